@@ -33,10 +33,10 @@ Path(sys.argv[1]).write_text(written(document()))
 
 
 class OpenAPI(BuildHookInterface[Any]):
-    """It needs what the package needs, and runs in a process of its own."""
+    """Needs what the package needs, and runs in a separate process."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        # An editable install has the code, which is where the document comes from.
+        # An editable install has the code, from which the document is generated.
         if version == "editable":
             return
         self.folder = tempfile.TemporaryDirectory()

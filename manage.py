@@ -8,8 +8,8 @@ import sys
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
     if sys.argv[1:2] == ["quickstart"]:
-        # A first look needs no decisions. Everything else asks for DJANGO_SECRET_KEY, unless it
-        # runs beside one.
+        # Quickstart requires no decisions. Other commands require DJANGO_SECRET_KEY, unless they
+        # run beside a quickstart.
         from ojs_project import quickstart_environment
 
         try:
@@ -28,7 +28,7 @@ def main() -> None:
     except ImproperlyConfigured as problem:
         if "--traceback" in sys.argv:
             raise
-        # What is wrong stands in its sentence, not in the forty lines of Django's around it.
+        # The message is the problem, not the forty lines of Django's traceback around it.
         sys.exit(str(problem))
 
 

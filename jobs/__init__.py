@@ -1,4 +1,4 @@
-"""What a job is and how it moves: the Open Job Spec core (Layer 1) as a Django app.
+"""Jobs and their life cycle: the Open Job Spec core (Layer 1) as a Django app.
 
 import jobs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 OPEN_JOB_SPEC = True
-"""How the two apps know each other from packages of a site that have the same names."""
+"""Lets the two apps recognize each other: a site may have packages with the same names."""
 _PLACES = {
     "composition": ("Composition", "Step", "batch", "chain", "graph", "group", "job"),
     "crontab": ("cron",),
@@ -74,16 +74,16 @@ __all__ = [
     "wait_async",
 ]
 
-# Hidden from type checkers, to which it would make every misspelt name right.
+# Hidden from type checkers, to which it would make every misspelt name valid.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        # Late: `INSTALLED_APPS` imports this package before any model may be imported.
+        # Imported late: `INSTALLED_APPS` imports this package before models may be imported.
         for module, names in _PLACES.items():
             if name in names:
                 from importlib import import_module
 
-                # Once: Python asks here only for what it does not find.
+                # Only once: Python calls this only for names it does not find.
                 globals()[name] = found = getattr(import_module(f"{__name__}.{module}"), name)
                 return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,8 +28,8 @@ class JobsConfig(AppConfig):
 def refuse_stranger() -> None:
     """
     Raises:
-        ImproperlyConfigured: `workers` is a package of the site's own; then `migrate` would make no
-            tables for workers, and say nothing of it.
+        ImproperlyConfigured: `workers` is a package of the site's own; without this check,
+            `migrate` would silently create no tables for workers.
     """
     for app in apps.get_app_configs():
         if app.name == "workers" and app.label != "ojs_workers":

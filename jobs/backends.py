@@ -98,7 +98,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
 
     @property
     def queue_names(self) -> dict[str, str]:
-        """The framework's name of a queue → that of OJS, for names that are none there."""
+        """The framework's name of a queue → its OJS name, for names that OJS does not allow."""
         return dict(self.options.get("QUEUE_NAMES") or {})
 
     def queue_of(self, name: str) -> str:
@@ -148,7 +148,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         self.validate_task(task)
         sent, meta = encode_arguments(task, args, kwargs)
         item: dict[str, object] = {"retry": self.options.get("RETRY")}
-        # An option that the framework knows as well gives way to what `@task` or `using()` says.
+        # `@task` and `using()` take precedence over options that the framework knows as well.
         item |= options_of(task.func).enqueue
         item |= {"type": self.type_of(task), "args": sent, "meta": meta}
         item["queue"] = self.queue_of(task.queue_name)
@@ -240,18 +240,20 @@ def item_of_task(task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str
     """Return what `jobs.enqueue()` takes for a call of a task.
 
     Raises:
-        TypeError: the task is of another backend.
+        TypeError: the task belongs to another backend.
     """
     backend = task.get_backend()
     if not isinstance(backend, OJSBackend):
-        raise TypeError(f"{task.module_path} is a task of {type(backend).__name__}, not of ours.")
+        raise TypeError(
+            f"{task.module_path} is a task of {type(backend).__name__}, not of OJSBackend."
+        )
     return backend.item_of(task, normalize_json(args), normalize_json(kwargs))
 
 
 def make_result(
     backend: Any, task: Any, args: list[Any], kwargs: dict[str, Any], **fields: Any
 ) -> Any:
-    """Make a TaskResult; fields not given stand for what has not happened yet."""
+    """Create a TaskResult; fields not given mean that something has not happened yet."""
     empty = dict.fromkeys(("started_at", "last_attempted_at", "finished_at"))
     return TaskResult(
         task=task,
@@ -263,7 +265,7 @@ def make_result(
 
 
 def _present_worker(job: Job) -> list[str]:
-    """Return the worker of the attempt without an error: the running or the successful one."""
+    """Return the worker of the running or the successful attempt, which has no error."""
     if job.state == State.ACTIVE:
         return [job.reserved_by]
     return [job.finished_by] if job.state == State.COMPLETED else []
@@ -367,7 +369,7 @@ def _load(path: str) -> Any:
 
 
 def is_ours(found: Any) -> bool:
-    # Not isinstance(), which asks a lazy object for its class, and so wakes it.
+    # Not isinstance(), which would evaluate a lazy object to get its class.
     if not issubclass(type(found), Task):
         return False
     try:

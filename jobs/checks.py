@@ -1,4 +1,4 @@
-"""System checks: a misconfiguration is reported, never a traceback at import."""
+"""System checks: a misconfiguration is reported, not raised as a traceback at import."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _check_cron() -> list[checks.CheckMessage]:
-    """What `OJS["CRON"]` says; handlers and tasks that modules declare are read at their start."""
+    """Checks `OJS["CRON"]`; what modules declare is checked when commands start."""
     from . import crontab
 
     try:
@@ -79,7 +79,7 @@ UNCONFIGURED = "unknown"
 
 
 def _check_placement() -> list[checks.CheckMessage]:
-    """Where the tables live; asks no database."""
+    """Checks where the tables are; makes no query."""
     name = alias()
     vendor = connections[name].vendor
     if vendor not in (*SUPPORTED, UNCONFIGURED):
@@ -173,7 +173,7 @@ def _check_middleware() -> list[checks.CheckMessage]:
 
 
 def has_tasks() -> bool:
-    """Whether the site names our backend for Django Tasks."""
+    """Whether the site uses our backend for Django Tasks."""
     given = getattr(settings, "TASKS", None)
     return isinstance(given, Mapping) and any(
         isinstance(params, Mapping) and params.get("BACKEND") == TASKS_BACKEND
@@ -182,10 +182,10 @@ def has_tasks() -> bool:
 
 
 def watch_tasks() -> None:
-    """Let the Tasks framework check its backends, which it does only where it is imported."""
+    """Let the Tasks framework check its backends, which it does only if it is imported."""
     if has_tasks():
         framework = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
-        # Without the package there is a check of ours.
+        # If the package is missing, our own check reports it.
         with contextlib.suppress(ImportError):
             import_module(f"{framework}.checks")
 

@@ -7,8 +7,8 @@
         name="etl",
     ).enqueue()
 
-What is composed is a plan, which may be nested in another; `enqueue()` stores it and starts it, in
-the caller's transaction. Everything is checked before anything is stored.
+The result is a plan, which may be nested in another; `enqueue()` stores and starts it in the
+caller's transaction. Everything is validated before anything is stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .spec.workflow_plans import plan_of
 
 
 class Enqueueable(Protocol):
-    """What `@handler` returns: it knows its type and its options."""
+    """The return value of `@handler`: it has a type and options."""
 
     def job_document(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -54,10 +54,10 @@ Target: TypeAlias = str | Enqueueable | TaskLike
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A job that a workflow or a schedule will make; see `job()`."""
+    """A job that a workflow or a schedule will enqueue; see `job()`."""
 
     item: Mapping[str, object]
-    """What `jobs.enqueue()` takes."""
+    """Arguments for `jobs.enqueue()`."""
     step: str = ""
     depends_on: tuple[Step | str, ...] = ()
 
@@ -67,7 +67,7 @@ class Step:
 
 
 class Composition:
-    """A workflow that does not exist yet; `enqueue()` makes it."""
+    """A workflow that is not stored yet; `enqueue()` stores it."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Composition:
         Enqueue middleware sees each of its jobs.
 
         Raises:
-            InvalidWorkflow: something breaks a rule; `details["validation_errors"]` says where.
+            InvalidWorkflow: something is invalid; `details["validation_errors"]` names the place.
             QueueFull, DuplicateJob: as for `jobs.enqueue()`.
         """
         place = current()
@@ -135,7 +135,7 @@ class Composition:
 
 
 Node: TypeAlias = Step | Composition
-"""A member of a workflow: a job, or a workflow in its place."""
+"""A member of a workflow: a job or a nested workflow."""
 
 
 def job(
@@ -151,16 +151,16 @@ def job(
 
     Args:
         type: a job type, a handler or a Django task; the options of the latter two apply.
-        kwargs: keyword arguments, of a handler or a task.
+        kwargs: keyword arguments of a handler or a task.
         step: its name in a graph.
         depends_on: in a graph, the steps it waits for, or their names.
-        options: as for `jobs.enqueue()`. Times from now count from when the step's turn comes.
+        options: as for `jobs.enqueue()`. Relative times count from when the step starts.
     """
     return Step({**item_of(type, args, kwargs or {}), **_set(options)}, step, tuple(depends_on))
 
 
 def chain(*steps: Node, name: str = "") -> Composition:
-    """Run one after another; each is given the results of those before it (OJS workflows §3).
+    """Run the steps in sequence; each gets the results of those before it (OJS workflows §3).
 
     The first failure ends the chain.
     """
@@ -168,7 +168,7 @@ def chain(*steps: Node, name: str = "") -> Composition:
 
 
 def group(*members: Node, name: str = "") -> Composition:
-    """Run all at once; it ends when all have ended, and has failed if one did (§4)."""
+    """Run all members in parallel; it ends when all have ended, and fails if one did (§4)."""
     return Composition("group", members, name=name)
 
 
@@ -179,10 +179,10 @@ def batch(
     on_failure: Step | None = None,
     name: str = "",
 ) -> Composition:
-    """Run all at once, then the callbacks, which are given the results (§5).
+    """Run all members in parallel, then the callbacks, which get the results (§5).
 
     Args:
-        on_complete: runs in any case; `on_success` if all completed, else `on_failure`.
+        on_complete: always runs; `on_success` runs if all completed, else `on_failure`.
     """
     callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
     return Composition("batch", members, name=name, callbacks=callbacks)
@@ -193,16 +193,16 @@ def graph(*steps: Step, name: str = "") -> Composition:
 
     Raises:
         InvalidWorkflow: when it is enqueued, if a step depends on one that is not in the graph, or
-            steps depend on each other in a circle.
+            the dependencies form a cycle.
     """
     return Composition("dag", steps, name=name)
 
 
 def item_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, object]:
-    """Return what `jobs.enqueue()` takes for a call of the target.
+    """Return the arguments of `jobs.enqueue()` for a call of the target.
 
     Raises:
-        TypeError: it cannot be called with these arguments.
+        TypeError: the target cannot be called with these arguments.
     """
     if isinstance(target, str):
         if kwargs:
@@ -238,7 +238,7 @@ def _document(step: Step, names: Mapping[Step, str]) -> dict[str, Any]:
 
 def _passed_on(item: Mapping[str, Any]) -> dict[str, Any]:
     """Pass a job of a workflow through the enqueue middleware."""
-    # Middleware sees an id; that of the job is chosen when it is made.
+    # Middleware needs an id; the job's own id is chosen when the job is created.
     passed = enqueue_chain.run(envelope_of(item) | {"id": str(uuid7())})
     if passed is None:
         raise InvalidWorkflow(

@@ -1,4 +1,4 @@
-"""The `OJS` setting: names, types, defaults and a sentence for each.
+"""The `OJS` setting: names, types, defaults and a description of each option.
 
 Durations are seconds in the site's settings and `timedelta` here. Names follow Appendix A of the
 OJS worker protocol, in capitals. The setting is read on first use and again when it changes, so
@@ -24,7 +24,7 @@ from .spec.durations import LONGEST
 
 
 def option(default: Any, help_text: str) -> Any:
-    """Declare a field of a dataclass of options: its default, and a sentence for people."""
+    """Declare a field of a dataclass of options: its default and its description."""
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"help": help_text})
     return field(default=default, metadata={"help": help_text})
@@ -44,55 +44,57 @@ class Settings:
     """Every option of the `OJS` setting, with its default."""
 
     # Worker protocol, Appendix A
-    HEARTBEAT_INTERVAL: timedelta = duration(5, "How often workers are told to send a heartbeat.")
+    HEARTBEAT_INTERVAL: timedelta = duration(5, "How often workers are to send a heartbeat.")
     HEARTBEAT_TIMEOUT: timedelta = duration(
         30, "Silence after which a worker is declared dead and its jobs are recovered."
     )
     VISIBILITY_TIMEOUT: timedelta = duration(
-        1800, "How long a fetched job is reserved when neither job nor fetch says otherwise."
+        1800, "How long a fetched job is reserved unless the job or the fetch sets a time."
     )
-    CONCURRENCY: int = option(10, "Jobs a worker of unknown concurrency is taken to run at once.")
+    CONCURRENCY: int = option(10, "Assumed concurrency of a worker that does not report it.")
     GRACE_PERIOD: timedelta = duration(
-        25, "How long a terminating worker waits for its active jobs; their reservations last it."
+        25,
+        "How long a terminating worker waits for its jobs; their reservations last as long.",
     )
-    REQUIRE_WORKER_ID: bool = option(
-        False, "Refuse ACK and FAIL that do not say which worker sends them (§5.6)."
-    )
+    REQUIRE_WORKER_ID: bool = option(False, "Refuse ACK and FAIL without a worker id (§5.6).")
 
-    # Who may talk to us
+    # Access
     ALLOW_ANONYMOUS: bool = option(
         False, "Serve requests without an API key. For development only; refused outside DEBUG."
     )
     API_KEY_CACHE: timedelta = duration(
-        10, "How long a checked API key is remembered; a revocation takes that long to spread."
+        10, "How long a checked API key is cached; a revocation takes up to that long."
     )
     PROXIES: int = option(
         0,
-        "How many proxies in front add the client's address to `X-Forwarded-For`; with 0 it is not "
-        "believed. The audit, a key's last use and failed logins go by that address.",
+        "How many proxies in front add the client's address to `X-Forwarded-For`; with 0 the "
+        "header is ignored. The audit, a key's last use and failed logins record that address.",
     )
 
     # Limits
     MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.")
     BODY_TIMEOUT: timedelta = duration(
         30,
-        "How long a request body may take to arrive, in the stand-alone project; then 408, and the "
-        "connection is closed. 0: as long as it likes, for a server behind a proxy that buffers.",
+        "How long a request body may take to arrive, in the stand-alone project; after that, 408, "
+        "and the connection is closed. 0: no limit, for a server behind a proxy that buffers.",
     )
     MAX_UNFINISHED_BODIES: int = option(
         8,
-        "Request bodies one server process of the stand-alone project waits for at once, each with "
-        "a thread; beyond that the oldest is given up. Bodies that come at once do not count.",
+        "Request bodies for which one server process of the stand-alone project waits at the same "
+        "time, each with a thread; beyond that the oldest is given up. Bodies that arrive "
+        "immediately do not count.",
     )
-    MAX_BATCH: int = option(10_000, "Most jobs or outcomes in one request.")
+    MAX_BATCH: int = option(10_000, "Maximum number of jobs or outcomes in one request.")
     MAX_RESULT_SIZE: int = option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
     )
-    MAX_BULK: int = option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
-    MAX_FETCH: int = option(1_000, "Most jobs handed out by one fetch.")
-    MAX_WAIT: timedelta = duration(30, "Longest wait a fetch may ask for with `wait_ms`.")
+    MAX_BULK: int = option(
+        1_000, "Maximum number of jobs or ids in one bulk request (OJS bulk operations §9)."
+    )
+    MAX_FETCH: int = option(1_000, "Maximum number of jobs in one fetch.")
+    MAX_WAIT: timedelta = duration(30, "Longest wait that a fetch may request with `wait_ms`.")
     WAIT_POLL_INTERVAL: timedelta = duration(
-        1, "How often a waiting fetch looks by itself, in case a notification was missed."
+        1, "How often a waiting fetch polls, in case a notification was missed."
     )
 
     # Live events (OJS realtime)
@@ -103,8 +105,8 @@ class Settings:
     )
     REALTIME_RATE_LIMIT_PER_SECOND: int = option(
         100,
-        "Events sent to one connection in a second; others wait in its buffer. 0: as many as "
-        "there are (`realtime.rate_limit_per_second`).",
+        "Events sent to one connection per second; others wait in its buffer. 0: no limit "
+        "(`realtime.rate_limit_per_second`).",
     )
     REALTIME_CONNECTIONS: int = option(
         100,
@@ -113,23 +115,23 @@ class Settings:
     )
     REALTIME_SUBSCRIPTIONS: int = option(100, "Channels that one WebSocket may subscribe to.")
 
-    # How requests are answered
+    # Requests
     SERVER_THREADS: int = option(
         8,
         "Threads of one ASGI server process that answer requests of workers and producers, each "
-        "with a database connection. What waits needs none.",
+        "with a database connection. Waiting requests need none.",
     )
     FAST_PATH: bool = option(
         True,
         "Answer enqueue, fetch, ack, nack and heartbeat over HTTP without REST framework's request "
-        "and response and, in the stand-alone project, past Django's middleware. The answers are "
-        "the same without it.",
+        "and response and, in the stand-alone project, without Django's middleware. The responses "
+        "are the same without it.",
     )
 
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(
-        30, "Silence of the reaper after which health and admin complain."
+        30, "Silence of the reaper after which health and admin report it."
     )
     COMPLETED_RETENTION: timedelta = duration(7 * DAY, "How long completed jobs are kept.")
     CANCELLED_RETENTION: timedelta = duration(7 * DAY, "How long cancelled jobs are kept.")
@@ -140,63 +142,66 @@ class Settings:
         180 * DAY, "How long jobs stay in the dead letter (OJS dead letter §5.2)."
     )
     DEAD_LETTER_MAX: int = option(
-        10_000, "Most jobs in the dead letter; the oldest go first (OJS dead letter §5.2)."
+        10_000,
+        "Maximum size of the dead letter; the oldest jobs are deleted (OJS dead letter §5.2).",
     )
     WORKER_RETENTION: timedelta = duration(DAY, "How long terminated workers stay listed.")
     EVENT_RETENTION: timedelta = duration(7 * DAY, "How long events are kept.")
 
-    # What runs around every enqueue and execution of this site
+    # Middleware around every enqueue and execution of this site
     ENQUEUE_MIDDLEWARE: list = option(
-        [], "Dotted paths of what `jobs.enqueue()` passes each job through, outermost first."
+        [], "Dotted paths of middleware around `jobs.enqueue()`, outermost first."
     )
     EXECUTION_MIDDLEWARE: list = option(
-        [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
+        [], "Dotted paths of middleware around each execution in `runjobworker`, outermost first."
     )
 
-    # What runs by itself
+    # Schedules
     CRON: dict = option(
         {},
-        "Schedules of the site: name → `cron`, `type`, `args`, and where wanted `timezone`, "
+        "Schedules of the site: name → `cron`, `type`, `args`, and optionally `timezone`, "
         "`overlap`, `description` and options of `jobs.enqueue()`.",
     )
 
-    # What operators see
+    # Operators
     REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
         "Keys whose values are hidden from users without the permission `view_job_args`; "
-        "`*` stands for anything, case does not matter.",
+        "`*` matches anything, case is ignored.",
     )
     WAIT_LIMIT: timedelta = duration(
-        300, "Wait of a queue's oldest job from which the dashboard calls for attention."
+        300, "Wait of a queue's oldest job after which the dashboard reports it."
     )
 
     # Extras
     RECORD_EVENTS: bool = option(
-        True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
+        True, "Write job and worker events to the durable record behind `/ojs/v1/events`."
     )
     RECORD_HEARTBEATS: bool = option(
         False,
         "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
-        "`job.heartbeat`). A row each: for a small fleet, or to look into something.",
+        "`job.heartbeat`). One row for each: for small fleets, or to investigate a problem.",
     )
     METRICS: bool = option(
-        True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
+        True, "Compute counters from the events, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
     )
     METRICS_MAX_SERIES: int = option(
-        2_000, "Most pairs of queue and job type that are counted apart; others go together."
+        2_000,
+        "Pairs of queue and job type that are counted separately; others go together.",
     )
     AUTOSCALE_WITHIN: timedelta = duration(
-        60, "How fast the workers that autoscaling asks for shall work off what waits."
+        60,
+        "Time in which the workers that autoscaling requests should work off waiting jobs.",
     )
     CONFORMANCE_MODE: bool = option(
-        False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
+        False,
+        "Test hooks of the public conformance suite (reset, test directives). Never in production.",
     )
 
-    # What workers speak
+    # Worker protocols
     WORKER_PROTOCOLS: list = option(
         list(DEFAULT_PACKAGES),
-        "Packages that declare the worker protocols that are served; each may have options of its "
-        "own.",
+        "Packages that declare the worker protocols to serve; each may have options of its own.",
     )
 
 
@@ -208,7 +213,7 @@ def option_groups(packages: Sequence[str]) -> dict[str, type[Any]]:
     """Return the options that hold a dictionary of their own, one for each protocol that has any.
 
     Args:
-        packages: those of `WORKER_PROTOCOLS`.
+        packages: the value of `WORKER_PROTOCOLS`.
 
     Raises:
         ImproperlyConfigured: a package cannot be used.
@@ -218,11 +223,11 @@ def option_groups(packages: Sequence[str]) -> dict[str, type[Any]]:
 
 
 def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return each option that is none, as it is written, and the names it may have meant."""
+    """Return each unknown option, as it is written, and the names that it may stand for."""
     try:
         groups = option_groups(given.get("WORKER_PROTOCOLS", DEFAULT_PACKAGES))
     except (ImproperlyConfigured, TypeError):
-        # That is an error of its own. What belongs to such a protocol is not known.
+        # Another check reports this error. Options of such a protocol are unknown.
         groups = option_groups(DEFAULT_PACKAGES)
         given = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
     names = [*option_names(), *groups]
@@ -308,7 +313,7 @@ def configured() -> Settings:
 
 class _Proxy(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
-        # From now on they are found without asking: a request looks up ten of them.
+        # From now on they are ordinary attributes: a request looks up ten of them.
         vars(self).update(vars(configured()))
         return getattr(configured(), name)
 
@@ -331,13 +336,13 @@ def _protocols() -> dict[str, WorkerProtocol]:
 def protocols() -> Collection[WorkerProtocol]:
     """Return the worker protocols that `WORKER_PROTOCOLS` lists, in its order.
 
-    Never raises, since URLs are set up with it: `configured()` says what is wrong with the list.
+    Never raises, since URLs are set up with it: `configured()` reports errors in the list.
     """
     return _protocols().values()
 
 
 def protocol_of(name: str) -> WorkerProtocol:
-    """Return the protocol called `name`; of one that is not listed, nothing but the name."""
+    """Return the protocol called `name`; if it is not listed, an object with only the name."""
     return _protocols().get(name) or undeclared(name)
 
 
@@ -368,10 +373,10 @@ def is_served(protocol: WorkerProtocol) -> bool:
 
 
 def path_prefixes(*, served: bool = False) -> tuple[str, ...]:
-    """Return how the paths of machine clients begin: of OJS HTTP and of protocols over HTTP.
+    """Return the path prefixes of machine clients: of OJS HTTP and of protocols over HTTP.
 
     Args:
-        served: leave out what is switched off; a site may have pages of its own there.
+        served: omit protocols that are switched off; a site may use these paths itself.
     """
     return tuple(
         {SHARED: None}

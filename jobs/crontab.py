@@ -6,9 +6,9 @@
 
     OJS = {"CRON": {"nightly": {"cron": "0 2 * * *", "type": "report.build", "args": []}}}
 
-They are rows, as those that people and clients register, and marked as the code's: `register()`
-makes the rows say what the code says, and removes those of which the code says nothing any more.
-Workers and reapers call it when they start.
+They are rows, like those of people and clients, marked as declared by the code: `register()` makes
+the rows match the code, and removes those that the code no longer declares. Workers and reapers
+call it when they start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger("jobs.cron")
 T = TypeVar("T")
 
 OWN_KEYS = ("cron", "timezone", "overlap", "description", "type", "args", "kwargs")
-"""Keys of an entry of `OJS["CRON"]`, beside the options of the job."""
+"""Keys of an entry of `OJS["CRON"]`, besides the options of the job."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class Declared:
     kwargs: Mapping[str, Any] | None = None
     options: Mapping[str, Any] | None = None
     place: str = ""
-    """Where it is declared, for people."""
+    """Where it is declared, for error messages."""
 
     def read(self) -> engine.NewCronJob:
         """
         Raises:
-            ImproperlyConfigured: it breaks a rule; the message says where and which.
+            ImproperlyConfigured: it is invalid; the message names the place and the error.
         """
         try:
             item = item_of(self.target, self.args, self.kwargs or {})
             document = step_document({**item, **(self.options or {})})
-            # A registration has a type, arguments and the like, and the options apart.
+            # A registration has the type and the arguments at the top level, options separately.
             options = {name: document.pop(name) for name in OPTION_NAMES & document.keys()}
             options |= {
                 name: document.pop(name) for name in ("visibility_timeout_ms",) if name in document
@@ -101,20 +101,20 @@ def cron(
     description: str = "",
     **options: Unpack[StepOptions],
 ) -> Callable[[T], T]:
-    """Run a handler or a Django task again and again; the decorator stands above theirs.
+    """Run a handler or a Django task on a schedule; place the decorator above theirs.
 
     Args:
         expression: five or six fields, `@daily` and the like, or `@every 30m` (OJS cron §3).
-        timezone: of the expression: `Europe/Berlin`.
-        name: of the schedule; without one, made of the job's type. A handler with several
+        timezone: time zone of the expression, such as `Europe/Berlin`.
+        name: of the schedule; by default derived from the job's type. A handler with several
             schedules needs one for each.
-        args, kwargs: what it is called with.
-        overlap: what happens when a run is due and the one before has not ended (§6).
+        args, kwargs: arguments of the call.
+        overlap: what happens if a run is due before the previous one has ended (§6).
         options: of its jobs, as for `jobs.enqueue()`.
 
     Raises:
-        ImproperlyConfigured: the decorated is neither a handler nor a task, or, when it is
-            registered, something breaks a rule.
+        ImproperlyConfigured: it decorates neither a handler nor a task, or, when it is registered,
+            something is invalid.
     """
 
     def declare(target: T) -> T:
@@ -146,7 +146,7 @@ def declared() -> list[engine.NewCronJob]:
     """Return the schedules that settings and imported modules declare.
 
     Raises:
-        ImproperlyConfigured: one of them breaks a rule, or two have the same name.
+        ImproperlyConfigured: one of them is invalid, or two have the same name.
     """
     found: dict[str, str] = {}
     new = []
@@ -163,13 +163,13 @@ def declared() -> list[engine.NewCronJob]:
 
 
 def register() -> engine.RegisteredCron:
-    """Make the schedules in the database those that the code declares; return what was changed.
+    """Make the schedules in the database match those that the code declares; return the changes.
 
-    Import the modules with handlers and tasks first. Schedules made by people, clients and other
-    sites are left alone, also if the code declares one of the same name.
+    Import the modules with handlers and tasks first. Schedules created by people, clients and
+    other sites are left alone, even if the code declares one with the same name.
 
     Raises:
-        ImproperlyConfigured: one of them breaks a rule; then nothing is changed.
+        ImproperlyConfigured: one of them is invalid; nothing is changed.
     """
     done = engine.register_cron(declared(), site=site())
     for name in done.foreign:
@@ -187,14 +187,14 @@ def register() -> engine.RegisteredCron:
 def site() -> str:
     """Return the name that distinguishes the schedules of this site's code from those of others.
 
-    Settings often differ between its processes; their root of URLs does not.
+    Settings often differ between its processes; `ROOT_URLCONF` does not.
     """
     name = getattr(settings, "ROOT_URLCONF", "") or getattr(settings, "SETTINGS_MODULE", "")
     return str(name or "site")[:255]
 
 
 def forget(name: str) -> None:
-    """Forget what a decorator declared under this name or for this expression (tests)."""
+    """Drop what a decorator declared under this name or for this expression (tests)."""
     for where in [where for where in _declared if where[2] == name]:
         del _declared[where]
 
@@ -240,5 +240,5 @@ def _target(type: str) -> Any:
 
 
 def _name_of(type: str) -> str:
-    """Return the name of a schedule without one: the type, in the letters of a name."""
+    """Return the default name of a schedule: the type, in characters that a name may contain."""
     return re.sub(r"[^a-z0-9.-]+", "-", type.lower()).strip("-")

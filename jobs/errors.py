@@ -1,6 +1,6 @@
-"""What can be refused, and in which words (OJS errors §4, HTTP binding §16.3).
+"""The errors of the engine, with their codes (OJS errors §4, HTTP binding §16.3).
 
-The engine raises these; every binding has one table that turns them into its own wire words.
+Every binding has one table that translates them into its own format.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class OJSError(Exception):
 
 
 class InvalidRequest(OJSError):
-    """The request breaks a rule of the documents; `details["field"]` says where."""
+    """The request is invalid; `details["field"]` names the member."""
 
     code = "invalid_request"
 
 
 class UpgradeRequired(InvalidRequest):
-    """The address takes WebSocket connections only."""
+    """The address accepts only WebSocket connections."""
 
 
 class InvalidPayload(OJSError):
-    """The body is not a JSON object we can read."""
+    """The body is not a JSON object that can be read."""
 
     code = "invalid_payload"
 
 
 class InvalidWorkflow(InvalidRequest):
-    """The workflow breaks a rule of OJS workflows §11.1."""
+    """The workflow is invalid by OJS workflows §11.1."""
 
     code = "invalid_workflow"
 
 
 class InvalidRetryPolicyRequest(InvalidRequest):
-    """The retry policy breaks a rule of OJS retry §11."""
+    """The retry policy is invalid by OJS retry §11."""
 
 
 class BodyTooLarge(OJSError):
@@ -66,24 +66,24 @@ class MetadataTooLarge(BodyTooLarge):
 
 
 class UnsupportedCompression(OJSError):
-    """The body is compressed in a way this server does not read (OJS payload limits §6)."""
+    """The body is compressed in an unsupported way (OJS payload limits §6)."""
 
     code = "unsupported_compression"
-    hint = "Send the body as it is, or with 'Content-Encoding: gzip'."
+    hint = "Send the body uncompressed, or with 'Content-Encoding: gzip'."
 
 
 class Unsupported(OJSError):
-    """A spec version or a feature this server does not have."""
+    """An unsupported version of the specification or an unsupported feature."""
 
     code = "unsupported"
 
 
 class NotInstalled(Unsupported):
-    """What is asked for needs an extra that this server does not have."""
+    """The request needs an extra that is not installed on this server."""
 
 
 class NeedsEventLoop(NotInstalled):
-    """A stream is asked for, and this server has no event loop to write it."""
+    """The request is for a stream, and this server has no event loop to write it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -127,14 +127,14 @@ class ResultPruned(OJSError):
 
 
 class WaitTimeout(OJSError):
-    """The job has not finished in the time the caller would wait (OJS results §8.2)."""
+    """The job has not finished within the time that the caller would wait (OJS results §8.2)."""
 
     code = "timeout"
     retryable = True
 
 
 class UnfinishedBody(OJSError):
-    """The request body did not arrive: the client is gone, or took longer than `BODY_TIMEOUT`."""
+    """The request body did not arrive: the client disconnected, or exceeded `BODY_TIMEOUT`."""
 
     code = "timeout"
     retryable = True
@@ -147,7 +147,7 @@ class DuplicateJob(OJSError):
 
 
 class Conflict(OJSError):
-    """The state of things does not allow it."""
+    """The current state does not allow the request."""
 
     code = "conflict"
 
@@ -161,13 +161,13 @@ class ReservationLost(Conflict):
 
 
 class QueueFull(OJSError):
-    """As many jobs wait in the queue as may (OJS backpressure §5.1)."""
+    """The queue has reached its bound (OJS backpressure §5.1)."""
 
     code = "QUEUE_FULL"
     retryable = True
     hint = "Wait as long as Retry-After says; the queue is bounded by its configuration."
     RETRY_AFTER = 5
-    """Seconds a producer is told to wait."""
+    """Seconds after which the producer may retry."""
 
     def __init__(self, queue: str, depth: int, bound: int, strategy: str, job_type: str) -> None:
         super().__init__(
@@ -181,27 +181,27 @@ class QueueFull(OJSError):
 
 
 class TooManyConnections(OJSError):
-    """The client keeps as many connections for events open as it may (OJS realtime §5.2)."""
+    """The client has reached its limit of open connections for events (OJS realtime §5.2)."""
 
     code = "rate_limited"
     retryable = True
 
 
 class TooManySubscriptions(TooManyConnections):
-    """The WebSocket is subscribed to as many channels as it may."""
+    """The WebSocket has reached its limit of subscriptions."""
 
     retryable = False
 
 
 class QueueClosed(OJSError):
-    """The queue is draining: it takes no new jobs (OJS queue configuration §5.1)."""
+    """The queue is draining: it accepts no new jobs (OJS queue configuration §5.1)."""
 
     code = "queue_draining"
     retryable = True
 
 
 class JobTypeNotAllowed(OJSError):
-    """The queue takes other types only (OJS queue configuration §6.5)."""
+    """The queue accepts only other types (OJS queue configuration §6.5)."""
 
     code = "JOB_TYPE_NOT_ALLOWED"
 
@@ -218,7 +218,7 @@ class BatchTooLarge(OJSError):
 
 
 class InMaintenance(OJSError):
-    """The server takes no jobs now (OJS admin API §12.1)."""
+    """The server accepts no jobs now (OJS admin API §12.1)."""
 
     code = "service_unavailable"
     retryable = True
@@ -226,19 +226,19 @@ class InMaintenance(OJSError):
 
 
 class DatabaseUnavailable(OJSError):
-    """The database cannot serve the request now (OJS HTTP §16.2); `trouble` says when."""
+    """The database cannot serve the request now (OJS HTTP §16.2); see `trouble`."""
 
     retryable = True
     RETRY_AFTER = 1
-    """Seconds after which another try makes sense."""
+    """Seconds after which a retry makes sense."""
 
 
 class DatabaseRefused(OJSError):
-    """The database refuses the statement, and would again: a bug of the server."""
+    """The database rejects the statement, and would do so again: a bug of the server."""
 
 
 class NotAuthenticated(OJSError):
-    """The request carries no key, or none that is good (OJS security §6)."""
+    """The request has no valid key (OJS security §6)."""
 
     code = "unauthenticated"
     hint = "Send 'Authorization: Bearer <API key>'."
@@ -249,7 +249,7 @@ class NotAuthenticated(OJSError):
         """
         Args:
             reason: one word for the audit.
-            key: name of the key, where it is known, for the audit too; the client is not told.
+            key: name of the key, if known, also for the audit; the client does not see it.
         """
         super().__init__(message, **details)
         self.reason = reason
@@ -257,7 +257,7 @@ class NotAuthenticated(OJSError):
 
 
 class KeyExpired(NotAuthenticated):
-    """The key, or this secret of it, has reached its date (OJS errors §5)."""
+    """The key, or this secret of it, has expired (OJS errors §5)."""
 
     code = "token_expired"
     hint = "Ask for a new key, or for the key's new secret."

@@ -4,8 +4,8 @@
     job = jobs.wait(job.id, timeout=30)
     print(job.state, job.result)
 
-A handle shows what was read last; `refresh()` reads again. Its methods change the job in the
-caller's transaction, as `jobs.enqueue()` does.
+A handle shows the state as last read; `refresh()` reads it again. Its methods change the job in
+the caller's transaction, like `jobs.enqueue()`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class JobHandle:
 
     @property
     def attempt(self) -> int:
-        """Number of the present attempt, or of the last one; 0 before the first."""
+        """Number of the current or the last attempt; 0 before the first."""
         found: int = self._row.attempt
         return found
 
@@ -136,7 +136,7 @@ class JobHandle:
 
     @property
     def result(self) -> JSON:
-        """What its handler returned; None until it has completed, and once the result is pruned."""
+        """The return value of its handler; None until it completes and once the result expires."""
         found: JSON = self._row.result
         return found
 
@@ -167,7 +167,7 @@ class JobHandle:
 
     @property
     def progress_data(self) -> dict[str, JSON]:
-        """What its worker reported beside the number; its message, if any, is `message`."""
+        """Its worker's data besides the number; the message, if any, is `message`."""
         report = self._report()
         data: dict[str, JSON] = {} if report is None else dict(report.data or {})
         return data
@@ -179,7 +179,7 @@ class JobHandle:
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """When it is due, or its next attempt."""
+        """When it, or its next attempt, is due."""
         found: datetime | None = self._row.scheduled_at
         return found
 
@@ -206,7 +206,7 @@ class JobHandle:
 
     @property
     def existing(self) -> JobHandle | None:
-        """The job that was there already, if a unique policy ignored the new one."""
+        """The existing job, if a unique policy ignored the new one."""
         found = getattr(self._row, "existing", None)
         return None if found is None else JobHandle(found, self._place)
 
@@ -272,7 +272,7 @@ class JobHandle:
 
 
 class Handles(Sequence["JobHandle | None"]):
-    """The handles of a batch, each of which is made when it is asked for."""
+    """The handles of a batch, each created on first access."""
 
     __slots__ = ("_jobs", "_place")
 
@@ -351,7 +351,7 @@ class WorkflowHandle:
 
     @property
     def errors(self) -> list[JSON]:
-        """Why it failed: the errors of its jobs, a hundred at most (OJS workflows §9.6)."""
+        """Why it failed: at most a hundred errors of its jobs (OJS workflows §9.6)."""
         return list((self._row.problem or {}).get("errors", ()))
 
     @property
@@ -365,9 +365,9 @@ class WorkflowHandle:
         return found
 
     def jobs(self) -> list[JobHandle]:
-        """Return its jobs that exist by now, those of nested workflows and callbacks too.
+        """Return its jobs that exist so far, including those of nested workflows and callbacks.
 
-        A step of a chain is made when its turn comes.
+        A step of a chain is created when its turn comes.
         """
         with self._place.inside():
             inside = [item.pk for item in engine.workflow_members(self._row)]
@@ -381,7 +381,7 @@ class WorkflowHandle:
     def results(self) -> list[JSON]:
         """Return the results of its nodes so far, in their order; a nested workflow's is a list.
 
-        Of a job that failed: `{"state": …, "error": {…}}` (OJS workflows §7).
+        For a failed job: `{"state": …, "error": {…}}` (OJS workflows §7).
         """
         with self._place.inside():
             found: list[JSON] = engine.results_of_workflow(self._row)
@@ -458,10 +458,10 @@ def find(
     state: JobState | None = None,
     limit: int = MANY,
 ) -> list[JobHandle]:
-    """Return the newest jobs that fit all that is given, newest first.
+    """Return the newest jobs that match all arguments, newest first.
 
     Args:
-        limit: most jobs to return.
+        limit: the maximum number of jobs.
     """
     if limit < 0:
         raise InvalidRequest("The 'limit' must not be negative.", field="limit")
@@ -478,7 +478,7 @@ def matching(
     tag: str | None = None,
     state: str | None = None,
 ) -> QuerySet[Job]:
-    """Return the rows of the jobs that fit all that is given."""
+    """Return the rows of the jobs that match all arguments."""
     wanted = {"type": type, "queue": queue, "state": state}
     given = {name: value for name, value in wanted.items() if value is not None}
     rows = _jobs().filter(**given)
@@ -522,32 +522,32 @@ async def aget_workflow(workflow_id: UUID | str) -> WorkflowHandle:
 def wait(job_id: UUID | str, *, timeout: Period | None = None) -> JobHandle:
     """Wait until a job has ended, whatever its outcome, and return a handle on it.
 
-    On PostgreSQL the wait is woken when the job ends; elsewhere, in a transaction and behind a
-    pooler that swallows notifications it looks again and again. It holds its thread, not a
-    connection of a pool.
+    On PostgreSQL the wait is woken when the job ends; on other databases, in a transaction and
+    behind a pooler that drops notifications, it polls. It blocks its thread, but does not hold a
+    pooled connection.
 
     Args:
         timeout: seconds or a timedelta; None waits as long as it takes.
 
     Raises:
         JobNotFound: there is no such job, or it was deleted meanwhile.
-        WaitTimeout: it has not ended in time.
-        WaitsForever: the transaction this is called in would never see it end, because it enqueued
-            the job itself and workers only get it after the commit; on SQLite, and with an
-            isolation level stricter than the usual one, in any transaction.
+        WaitTimeout: it has not ended in that time.
+        WaitsForever: the current transaction would never see it end, because it enqueued the job
+            itself and workers get it only after the commit; on SQLite, or with a stricter isolation
+            level than the default, in any transaction.
     """
     place = current()
     return JobHandle(_wait(place, _JobEnd(identified(job_id)), timeout), place)
 
 
 async def wait_async(job_id: UUID | str, *, timeout: Period | None = None) -> JobHandle:
-    """`wait()` for async code: holds neither a thread nor a connection between two looks."""
+    """`wait()` for async code: holds neither a thread nor a connection between two queries."""
     place = current()
     return JobHandle(await _wait_async(place, _JobEnd(identified(job_id)), timeout), place)
 
 
 class _JobEnd:
-    """What is waited for: the end of a job."""
+    """Waits for the end of a job."""
 
     def __init__(self, job_id: UUID) -> None:
         self.job_id: UUID | None = job_id
@@ -567,7 +567,7 @@ class _JobEnd:
 
 
 class _WorkflowEnd:
-    """What is waited for: the end of a workflow."""
+    """Waits for the end of a workflow."""
 
     job_id: UUID | None = None
 
@@ -596,7 +596,7 @@ def _deadline(timeout: Period | None) -> float | None:
 
 
 def _first_look(place: Place, end: _JobEnd | _WorkflowEnd, sign: Callable[[], object]) -> Any:
-    """Look once; return the row if it has ended, else None.
+    """Query once; return the row if it has ended, else None.
 
     Raises:
         WaitTimeout, WaitsForever: it cannot end while the caller waits.
@@ -617,7 +617,7 @@ def _first_look(place: Place, end: _JobEnd | _WorkflowEnd, sign: Callable[[], ob
                 "jobs.testing.run_jobs() first."
             )
         sign()
-        # It may have ended before it was known that it is waited for.
+        # It may have ended before the wait was announced.
         return end.look()
 
 
@@ -685,7 +685,7 @@ async def _wait_async(place: Place, end: _JobEnd | _WorkflowEnd, timeout: Period
 def identified(job_id: UUID | str) -> UUID:
     """
     Raises:
-        JobNotFound: it is no id.
+        JobNotFound: it is not an id.
     """
     identifier = job_id if isinstance(job_id, UUID) else parse_uuid(str(job_id))
     if identifier is None:

@@ -1,4 +1,4 @@
-"""Types of the Python API: what may be set for a job, and the values it returns.
+"""Types of the Python API: the options of a job, and the values that it returns.
 
 They are for type checkers and editors; the rules are checked when a job is enqueued.
 """
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypedDict
 from uuid import UUID
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
-"""What a job's arguments and its result consist of, once they have been stored."""
+"""Arguments and results of a job, once they have been stored."""
 
 JobState = Literal[
     "pending",
@@ -39,11 +39,11 @@ Moment: TypeAlias = datetime | timedelta | str
 class Retry:
     """A retry policy (OJS retry §2): `Retry(max_attempts=8, backoff="exponential", jitter=True)`.
 
-    What is not given is the server's default.
+    Fields that are not given have the server's defaults.
     """
 
     max_attempts: int | None = None
-    """All executions, the first included."""
+    """All executions, including the first."""
     backoff: Backoff | None = None
     """How the interval grows from retry to retry."""
     initial_interval: Period | None = None
@@ -54,7 +54,7 @@ class Retry:
     non_retryable_errors: Sequence[str] | None = None
     """Error types after which there is no retry: `"ValueError"`, `"shop.errors.*"`."""
     on_exhaustion: Exhaustion | None = None
-    """What becomes of the job after the last attempt; without it, the dead letter keeps it."""
+    """What happens to the job after the last attempt; by default, the dead letter keeps it."""
 
     def policy(self) -> dict[str, object]:
         """Return the policy as a dictionary, in the words of OJS retry §2."""
@@ -78,7 +78,7 @@ RetryPolicy: TypeAlias = Retry | Mapping[str, object]
 
 
 class StepOptions(TypedDict, total=False):
-    """The options of a job that a workflow or a schedule makes; see `jobs.job()`.
+    """The options of a job in a workflow or a schedule; see `jobs.job()`.
 
     An option that is None is not set.
     """

@@ -1,4 +1,4 @@
-"""Where the Python API works: in the site's database, or in a mode of `jobs.testing`."""
+"""The database that the Python API uses: the site's, or that of a mode of `jobs.testing`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place:
     """The site's database."""
 
     is_memory = False
-    """Whether nothing happens to its jobs until the test asks for it."""
+    """Whether nothing happens to its jobs until the test triggers it."""
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a context in which the engine works on the jobs of this place."""
@@ -29,24 +29,24 @@ class Place:
         return clock.now()
 
     def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
-        """Take new jobs, which have been checked."""
+        """Take new, validated jobs."""
         return engine.enqueue(new)
 
     def began(self, workflow: Any) -> None:
-        """Take note of a new workflow."""
+        """Notice a new workflow."""
 
 
 DATABASE = Place()
 _entered: list[tuple[Place, bool]] = []
-"""The modes that are active in any thread, newest last; whether the main thread entered it."""
+"""Modes that are active in any thread, newest last, and whether the main thread entered each."""
 _own: ContextVar[tuple[Place, ...]] = ContextVar("ojs_places", default=())
 
 
 def current() -> Place:
     """Return the innermost mode that this thread or task entered, else the site's database.
 
-    A thread that entered none works in the newest mode of the test that started it. Which one that
-    is cannot be known: the newest of all is taken, and in the main thread only what it entered.
+    A thread that entered none uses a mode of the test that started it. Which one that is cannot be
+    known, so the newest of all is used, except in the main thread, which uses only its own modes.
     """
     if not _entered:
         return DATABASE
@@ -66,6 +66,6 @@ def enter(place: Place) -> None:
 
 
 def leave(place: Place) -> None:
-    # Not by a token: a test may end in another context than the one it began in.
+    # Not with a token: a test may end in a different context than the one in which it began.
     _entered[:] = [entry for entry in _entered if entry[0] is not place]
     _own.set(tuple(other for other in _own.get() if other is not place))

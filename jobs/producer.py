@@ -123,7 +123,7 @@ def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | 
     drops is None in the result, and the others are enqueued. After an error none of them is (OJS
     middleware §9.2, option B).
 
-    Building the job objects of a large batch takes as long as checking and sending them: if the
+    Building the job objects of a large batch takes as long as validating and sending them: if the
     jobs differ only in their arguments, each object is built when it is first accessed.
     """
     place = current()

@@ -18,25 +18,25 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 OJS = "ojs"
-"""The protocol of requests and workers that name no other."""
+"""The protocol of requests and workers that do not name one."""
 DEFAULT_PACKAGES = tuple(f"workers.bindings.{name}" for name in (OJS, "flare", "agq", "rota"))
 SHARED = "/ojs/"
 """The path prefix of OJS HTTP, which producers and operators use as well as workers."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
-"""It begins the names of environment variables, up to the first `_`, and fits into columns."""
+"""A name starts the names of environment variables, up to the first `_`, and must fit columns."""
 LISTENING = ("HOST", "PORT", "URL", "TLS_CERTIFICATE", "TLS_KEY")
-"""Options of every protocol that has a server."""
+"""Options that every protocol with a server must have."""
 
 
 class Reports(StrEnum):
-    """Whether workers report which state they are in: running, quiet or terminating."""
+    """Whether workers report their state: running, quiet or terminating."""
 
     ALWAYS = "always"
-    """Every heartbeat says it."""
+    """Every heartbeat contains it."""
     OPTIONALLY = "optionally"
-    """There is a word for it, which a worker may leave out."""
+    """It is optional."""
     NEVER = "never"
-    """There is no word for it."""
+    """The protocol cannot express it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class HTTP:
     """Endpoints below the URLs of the site."""
 
     path: str
-    """Where they begin, without slashes at the ends: `flare/v1`."""
+    """Path prefix, without slashes at the ends: `flare/v1`."""
     urls: str
     """The module with their `urlpatterns`."""
     switch: str = ""
-    """The option that switches them on; without one they are always served."""
+    """The option that enables them; without one they are always served."""
     in_manifest: bool = True
     """The manifest lists them by the protocol's name."""
     operations: str = ""
@@ -56,7 +56,7 @@ class HTTP:
 
     @property
     def prefix(self) -> str:
-        """The path segment that is the protocol's alone: `/flare/`."""
+        """The path segment that belongs only to this protocol: `/flare/`."""
         return f"/{self.path.partition('/')[0]}/"
 
 
@@ -72,11 +72,11 @@ class Server:
     factory: str
     """The class, by its dotted path."""
     schemes: tuple[str, str]
-    """Of its URL, without and with TLS: `("redis", "rediss")`."""
+    """URL schemes without and with TLS: `("redis", "rediss")`."""
     path: str = ""
-    """Of its URL: `/work`."""
+    """Path of its URL: `/work`."""
     needs: str = ""
-    """A package that it imports and that the protocol's extra installs."""
+    """A package that the protocol's extra installs, and that the server imports."""
 
     @property
     def is_installed(self) -> bool:
@@ -85,32 +85,32 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class WebSocket:
-    """A WebSocket beside the HTTP endpoints, at the same port; only the ASGI server serves it.
+    """A WebSocket on the port of the HTTP endpoints; only the ASGI server serves it.
 
     `await serve(loop, socket)` serves one connection from its handshake to its end. `loop` and
     `socket` are described by `Loop` and `Socket` in `jobs.http.loop`.
     """
 
     path: str
-    """Where it is opened: `/work`."""
+    """Its path: `/work`."""
     serve: str
     """The function, by its dotted path."""
     switch: str = ""
-    """The option that switches it on; without one it is always served."""
+    """The option that enables it; without one it is always served."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerProtocol:
-    """What is true of a protocol, for everything outside of its package."""
+    """The properties of a protocol that other packages need."""
 
     name: str
-    """In rows, in the manifest and, in capitals, among the settings: `agq`."""
+    """Name in rows, in the manifest and, in capitals, among the settings: `agq`."""
     title: str
-    """For people: `AGQ`."""
+    """Display name: `AGQ`."""
     summary: str = ""
-    """Who uses it, in a few words: `workers with any Redis client`."""
+    """Its users in a few words: `workers with any Redis client`."""
     hears: frozenset[str] = frozenset()
-    """The states that an answer can ask a worker to enter: `quiet`, `terminate`."""
+    """The states that a response can ask a worker to enter: `quiet`, `terminate`."""
     reports: Reports = Reports.NEVER
     http: HTTP | None = None
     server: Server | None = None
@@ -118,9 +118,9 @@ class WorkerProtocol:
     options: type[Any] | None = None
     """A dataclass of `jobs.conf.option()`s: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
     commands: str = ""
-    """The module whose `COMMANDS` declare who may do what (`jobs.access`)."""
+    """The module whose `COMMANDS` declare permissions (`jobs.access`)."""
     binding: str = ""
-    """What that table calls it; the title, if empty."""
+    """Its name in that table; by default, the title."""
 
     @property
     def group(self) -> str:
@@ -142,11 +142,11 @@ def undeclared(name: str) -> WorkerProtocol:
 
 
 def declared_by(packages: Sequence[str]) -> tuple[WorkerProtocol, ...]:
-    """Import the packages and return what they declare, in this order.
+    """Import the packages and return the protocols that they declare, in this order.
 
     Raises:
         ImproperlyConfigured: one cannot be imported or declares nothing usable, or two have the
-            same name; the text names the package.
+            same name; the message names the package.
     """
     found: dict[str, WorkerProtocol] = {}
     for package in packages:

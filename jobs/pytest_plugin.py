@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_failures_left() -> Iterator[None]:
-    """What `fail_next()` and `fail_all()` ask for ends with the test."""
+    """Reset `fail_next()` and `fail_all()` after each test."""
     yield
     testing = sys.modules.get("jobs.testing")
     if testing is not None:
@@ -29,7 +29,7 @@ def fake_jobs() -> Iterator[Any]:
 
 @pytest.fixture
 def inline_jobs() -> Iterator[Any]:
-    """Jobs run at once where they are enqueued."""
+    """Jobs run as soon as they are enqueued."""
     from . import testing
 
     with testing.inline() as session:

@@ -84,7 +84,7 @@ def task_options(
             versioning §5).
         versions: those it can run (§8.1): `2.0`, `>=1.0 <3.0`; jobs of other versions stay in the
             queue for workers that accept them.
-        priority: of jobs for which neither `@task` nor `using()` says one.
+        priority: of jobs for which neither `@task` nor `using()` sets one.
         tags, unique, rate_limit: as for `jobs.enqueue()`.
         expires_at: as for `jobs.enqueue()`; a timedelta counts from each enqueue.
 
@@ -120,7 +120,7 @@ def task_options(
 
 
 def checked_options(name: str, **options: Any) -> dict[str, object]:
-    """Check the options that the jobs of a handler or task have, and return those that are set.
+    """Check the options of a handler's or task's jobs, and return those that are set.
 
     Raises:
         ImproperlyConfigured: one of them is invalid.
@@ -132,7 +132,7 @@ def checked_options(name: str, **options: Any) -> dict[str, object]:
     if version is not None and version_number(version) is None:
         raise ImproperlyConfigured(f"{name}: {version!r} is no version such as '2.0'.")
     try:
-        # Any moment will do: nothing is stored.
+        # Any time will do, because nothing is stored.
         new_job(step_document({"type": "checked", **given}), SOMETIME)
     except OJSError as problem:
         raise ImproperlyConfigured(f"{name}: {problem}") from None

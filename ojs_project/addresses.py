@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from jobs.access.address import address_of
 
 PREFIX = 64
-"""Of an IPv6 address: the owner of one address has all that begin alike."""
+"""Prefix length of IPv6 networks: the owner of one address usually has the whole network."""
 
 
 def client_address(request: HttpRequest) -> str | None:

@@ -1,8 +1,8 @@
-"""From the server's door to the fast path, past Django's handler and its middleware.
+"""Answers requests of the fast path without Django's handler and middleware.
 
-What comes over the fast path (`jobs.http.fast_path`) needs none of what the project's middleware
-does before a protocol's view but headers, which are the same for each response. Everything else,
-and what is not the plain case, goes through Django's handler.
+For the fast path (`jobs.http.fast_path`), the project's middleware does nothing but add headers,
+which are the same for each response. All other requests, and unusual ones, go through Django's
+handler.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ BEFORE = (
     "ojs_project.middleware.ProtocolMiddleware",
 )
 MOVED = ("SCRIPT_NAME", "SCRIPT_URL", "REDIRECT_URL")
-"""Where a server says that the site is below a prefix, or that the path was another one."""
+"""Variables by which a server reports a prefix of the site or a rewritten path."""
 METHODS = frozenset({"GET", "POST"})
-"""Those that have a fast path."""
+"""Methods that have a fast path."""
 LISTENING = (reset_queries, close_old_connections, close_caches, reset_urlconf)
-"""Django's own receivers of a request's start and end."""
+"""Django's own receivers of the signals at a request's start and end."""
 STATUS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -57,12 +57,12 @@ class Bypass:
 
     def __init__(self, project: Application) -> None:
         self._project = project
-        # A middleware that a site puts before ours sees every request.
+        # Middleware that a site puts before ours must see every request.
         self._is_open = (
             tuple(settings.MIDDLEWARE[: len(BEFORE)]) == BEFORE
             and settings.FORCE_SCRIPT_NAME is None
         )
-        # What comes by plain HTTP is then sent elsewhere, or lacks a header.
+        # Django would redirect plain HTTP, or the response would lack a header.
         self._only_secure = bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_HSTS_SECONDS)
         self._security = SecurityMiddleware(lambda request: HttpResponse())
         self._headers = _security_headers(self._security, is_secure=self._only_secure)
@@ -76,10 +76,10 @@ class Bypass:
         reply = self.respond(environ)
         if reply is None:
             return self._project(environ, start_response)
-        assert isinstance(reply, Reply)  # without an event loop, nothing comes later
+        assert isinstance(reply, Reply)  # without an event loop, no response is delayed
         start_response(STATUS[reply.status], reply.headers)
-        # A list, which the server sends at once. It would ask a response for one part after the
-        # other.
+        # A list is sent at once. From a response object, the server would request one part after
+        # the other.
         return [reply.content]
 
     def respond(self, environ: dict[str, Any]) -> Reply | Later | None:
@@ -104,7 +104,7 @@ class Bypass:
         hot = self._hot(environ)
         if hot is None:
             return None
-        # One without a name in its path, as the known ones are.
+        # Only a path without parameters, like the cached ones.
         view, _ = self._known.get(environ["PATH_INFO"], (None, None))
         return view if view is not None and view.batch is not None else None
 
@@ -183,7 +183,7 @@ class Bypass:
         return Reply(response.status_code, list(response.items()), response.content)
 
     def _begin(self, environ: dict[str, Any]) -> Sequence[Any]:
-        """What Django does when a request starts; return the connections to look after."""
+        """Do what Django does at the start of a request; return the connections it checked."""
         if len(request_started.receivers) > self._started:
             request_started.send(sender=WSGIHandler, environ=environ)
             return []
@@ -194,7 +194,7 @@ class Bypass:
         return used
 
     def _end(self, used: Sequence[Any]) -> None:
-        """What Django does when a request ends."""
+        """Do what Django does at the end of a request."""
         if len(request_finished.receivers) > self._finished:
             request_finished.send(sender=WSGIHandler)
             return
@@ -220,7 +220,7 @@ def _stream(environ: dict[str, Any]) -> Readable:
 
 
 def _own_receivers(signal: Signal) -> int:
-    """How many receivers are Django's own; what they do is done here."""
+    """The number of Django's own receivers, whose work is done here."""
     return sum(1 for _, receiver, *_ in signal.receivers if receiver() in LISTENING)
 
 

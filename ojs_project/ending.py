@@ -1,4 +1,4 @@
-"""Let the readiness endpoint know that the server has been asked to end."""
+"""Makes the readiness endpoint report that the server has been asked to stop."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 def watch_for_the_end() -> None:
-    """Notice the signals that end a server, whatever handles them.
+    """Watch for the signals that stop a server, whatever handles them.
 
     The handlers are the server's own. Python also writes the number of each handled signal to a
     file descriptor of our choice; if a server uses that itself, it is left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if before != -1:
         signal.set_wakeup_fd(before)
-        os.close(heard)
-        os.close(told)
+        os.close(reader)
+        os.close(writer)
         return
-    threading.Thread(target=_listen, args=[heard], name="ojs-ending", daemon=True).start()
+    threading.Thread(target=_listen, args=[reader], name="ojs-ending", daemon=True).start()
 
 
-def _listen(heard: int) -> None:
-    while numbers := os.read(heard, 1):
+def _listen(reader: int) -> None:
+    while numbers := os.read(reader, 1):
         if numbers[0] in ENDS:
             readiness.end()

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT = 2.0
-"""Seconds to wait for the answer."""
+"""Seconds to wait for the response."""
 
 
 class NoAnswer(Exception):

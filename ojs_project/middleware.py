@@ -50,7 +50,7 @@ def with_policy(response: HttpResponseBase) -> HttpResponseBase:
 
 
 class HostMiddleware:
-    """Answer 400 to requests for a host that is not ours, whatever the path.
+    """Answer 400 to requests for a host not in `ALLOWED_HOSTS`, on every path.
 
     Django checks the host only when it is used, and writes a traceback each time.
     """
@@ -131,9 +131,9 @@ class ProtocolMiddleware:
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Compress the pages of the admin; a stream is sent on as it comes, not kept to be compressed.
+    """Compress the pages of the admin; pass streams on without buffering them.
 
-    Secrets in pages are masked anew each time (CSRF tokens), so that their length tells nothing.
+    Secrets in pages (CSRF tokens) are masked anew each time, so the length reveals nothing.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:

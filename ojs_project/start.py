@@ -1,4 +1,4 @@
-"""The start page of the stand-alone project: the dashboard, for whoever may look at it."""
+"""The start page of the stand-alone project: the dashboard, for users who may view it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "OJS for Django"
 
 
 def dress(site: admin.AdminSite) -> None:
-    """Give the admin the project's name, and a page of the site to view: that of the API."""
+    """Give the admin the project's name, and the API's page as “View site”."""
     site.site_header = site.site_title = NAME
     site.site_url = reverse_lazy("ojs:docs")  # type: ignore[assignment]
     # Django's own index page, with our notices above it.
@@ -24,7 +24,7 @@ def dress(site: admin.AdminSite) -> None:
 
 
 def start(request: HttpRequest) -> HttpResponse:
-    """The dashboard; Django's index for users who may not look at it."""
+    """The dashboard; Django's index for users who may not view it."""
     site = admin.site
     pages: Any = site._registry[Dashboard]
 
@@ -39,5 +39,5 @@ def start(request: HttpRequest) -> HttpResponse:
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Where browsers look by themselves."""
+    """At the path that browsers request on their own."""
     return redirect(static("ojs/favicon.svg"))

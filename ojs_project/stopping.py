@@ -13,7 +13,7 @@ class Stopping:
     """How often we were asked to end: once is a request, twice means immediately.
 
     Not an Event: a second signal right after the first would find its lock held by the handler of
-    the first, in the same thread, and wait for ever.
+    the first, in the same thread, and wait forever.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ urlpatterns = [
     path("admin/", start),
     path("admin/", admin.site.urls),
     path("favicon.ico", favicon),
-    # Where balancers and scrapers look by default. A host site has its own there.
+    # The default paths of balancers and scrapers. A host site has its own.
     path("health", HealthViewSet.as_view({"get": "retrieve"})),
     path("ready", ReadinessViewSet.as_view({"get": "retrieve"})),
     path("metrics", MetricsViewSet.as_view({"get": "retrieve"})),

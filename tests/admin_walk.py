@@ -1,4 +1,4 @@
-"""The whole site by its own patterns: every address and action, every row before and after."""
+"""Every URL and action of the site, found by its own patterns, with all rows before and after."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from workers.models import Directive, OperationStep, Worker
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
 OWN = ("admin/login/", "admin/logout/", "admin/password_change/")
-"""A user's own session and password."""
+"""Pages for a user's own session and password."""
 NOT_ADDRESSES = {
     "^ojs(?:/|\\Z)",
     "^flare(?:/|\\Z)",
     "admin/(?P<url>.*)$",
     "admin/^(?P<app_label>auth|django_q|ojs_jobs|ojs_workers)/$",
 }
-"""Patterns for what is not there, and the list of an app's models."""
+"""Patterns for unknown paths, and the list of an app's models."""
 ACTIONS = [
     (model, action) for model in OURS for action in admin.site._registry[model].actions or ()
 ]
 TYPED = {"max_unavailable": "1", "terminates": "terminate", "overlap": "24"}
 SHOWS = ("rotate",)
-"""Actions that answer with a page: what it shows is nowhere else."""
+"""Actions that answer with a page that is not shown anywhere else."""
 
 
 def make_site() -> None:
-    """A row of everything, in every state that an action is about."""
+    """A row of every model, in every state that an action is about."""
     prepare()
     paused = drain.start(["web-9"], actor=of_shell())
     drain.pause(paused.pk, actor=of_shell())
 
 
 def snapshot() -> dict[str, Any]:
-    """Every row of ours, and of the admin's history and its users."""
+    """Every row of our models, and of the admin's history and users."""
     models = [model for app in (*APPS, "auth") for model in apps.get_app_config(app).get_models()]
     rows = {model: list(model.objects.order_by("pk").values()) for model in (*models, LogEntry)}
-    # Of these, the server takes note by itself.
+    # Updated by the server itself.
     for key in rows[ApiKey]:
         key |= {"last_used_at": None, "last_used_address": "", "last_used_protocol": ""}
     rows[Listener] = []
@@ -59,7 +59,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def patterns(resolver: Any = None, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every pattern of the whole site: its text, and what Django knows of it."""
+    """Every pattern of the whole site: its text and its callback."""
     for pattern in (resolver or get_resolver()).url_patterns:
         text = before + str(pattern.pattern)
         if hasattr(pattern, "url_patterns"):
@@ -69,12 +69,12 @@ def patterns(resolver: Any = None, before: str = "") -> Iterator[tuple[str, Any]
 
 
 def addresses() -> Iterator[str]:
-    """An address for each pattern, of rows that are there."""
+    """A URL for each pattern, with existing rows."""
     yield from (url for _, url in named_addresses())
 
 
 def named_addresses() -> Iterator[tuple[str, str]]:
-    """The pattern of each address, and the address."""
+    """Pairs of pattern and URL."""
     known = {
         "job_id": Job.objects.filter(state="active").latest("pk").pk,
         "worker_id": "web-4",
@@ -108,7 +108,7 @@ def named_addresses() -> Iterator[tuple[str, str]]:
 
 
 def targets(model: Any) -> list[Any]:
-    """Rows of which some will be changed by each action."""
+    """Rows, some of which each action changes."""
     if model is Worker:
         taken = OperationStep.objects.filter(is_open=True).values("worker_id")
         return list(Worker.objects.exclude(pk__in=taken))
@@ -116,12 +116,12 @@ def targets(model: Any) -> list[Any]:
 
 
 def chosen(model: Any, action: str) -> dict[str, Any]:
-    """What a list sends when an action is chosen for rows."""
+    """The form that a list sends when an action is chosen for rows."""
     return {"action": action, "index": "0", "_selected_action": [row.pk for row in targets(model)]}
 
 
 def confirmation(administrator: Client, model: Any, action: str) -> tuple[str, dict[str, Any]]:
-    """The address and the form by which an administrator carries out an action."""
+    """The URL and the form by which an administrator performs an action."""
     rows = targets(model)
     name = f"{model._meta.app_label}_{model._meta.model_name}"
     question = choose(administrator, name, action, *rows)

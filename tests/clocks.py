@@ -1,4 +1,4 @@
-"""Clocks that go wrong: of this process for a while, or of a process that a test starts."""
+"""Wrong clocks: of this process for a while, or of a process that a test starts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHIFTED = str(Path(__file__).resolve().parent / "shifted")
 
 @contextlib.contextmanager
 def ahead(by: timedelta) -> Iterator[None]:
-    """Let this machine's clock be ahead of all others; a negative `by` lets it be behind."""
+    """Make this machine's clock ahead of all others; with a negative `by`, behind."""
     now, seconds = timezone.now, time.time
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(timezone, "now", lambda: now() + by))
         there = mock.patch.object(time, "time", lambda: seconds() + by.total_seconds())
         stack.enter_context(there)
-        # Models took the function itself when they were made.
+        # Models captured the function itself when they were created.
         for model in apps.get_models():
             for field in model._meta.local_fields:
                 if field.default is now:
@@ -34,5 +34,5 @@ def ahead(by: timedelta) -> Iterator[None]:
 
 
 def environment(by: timedelta) -> dict[str, str]:
-    """What a process is started with, to have its clock ahead."""
+    """The environment of a process whose clock is ahead."""
     return {"PYTHONPATH": SHIFTED, "CLOCK_AHEAD": str(by.total_seconds())}

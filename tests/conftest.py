@@ -1,4 +1,4 @@
-"""What every test may use: the database, its URL for other processes, the PostgreSQL mark."""
+"""Shared by all tests: the database, its URL for other processes, the PostgreSQL mark."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hypothesis import HealthCheck, settings
 from . import routers
 from .database import alias, connection
 
-# A busy machine is no defect: no generated test may fail for what a clock says.
+# A busy machine is not a defect: no generated test may fail because of its duration.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-# A shell lets what it starts in the background ignore Ctrl-C, and its children inherit that.
+# Background processes of a shell ignore Ctrl-C, and so do their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 APART = alias() != "default"
-"""Whether jobs and workers live in a database of their own."""
+"""Whether jobs and workers are in a separate database."""
 OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"}
-"""Fixtures that need the other database, too."""
+"""Fixtures that also need the other database."""
 OF_BOTH = {
     "test_backend",
     "test_every_binding",
@@ -47,9 +47,9 @@ OF_BOTH = {
     "test_runtime_handlers",
     "test_specs",
 }
-"""Files whose tests do, beside those about the admin."""
+"""Files whose tests also need it, besides those about the admin."""
 LEFT_OUT = [
-    # What is sent, how, and by whom: decided before there is a statement.
+    # Parsing, serializing and permissions: decided before there is a statement.
     "bindings/test_agq_strangers.py",
     "bindings/test_any_client.py",
     "bindings/test_fuzzing.py",
@@ -71,7 +71,7 @@ LEFT_OUT = [
     "jobs/test_model_of_the_lifecycle.py",
     "jobs/test_model_of_workflows.py",
     "jobs/test_query_plans.py",
-    # The pages that tests/jobs and tests/workers open as well.
+    # Pages that tests/jobs and tests/workers open as well.
     "browser",
     "test_admin_permissions.py",
     "test_view_only.py",
@@ -92,18 +92,18 @@ LEFT_OUT = [
     "test_translations.py",
     "workers/test_runtime_elsewhere.py",
 ]
-"""What is not run behind a router: it would show nothing that the rest does not, and take longer.
+"""Skipped behind a router: these tests would show nothing new, and take longer.
 
-Of each way to the database something is left: the engine and the reaper, in threads and in
-processes; all protocols, in a request and over a line that stays open; the admin; the commands; the
-worker process, beside the server's database and over HTTP; listeners; poolers.
+For each way to the database some tests remain: the engine and the reaper, in threads and in
+processes; all protocols, by request and over open connections; the admin; the commands; the worker
+process, beside the server's database and over HTTP; listeners; poolers.
 """
 
 
 def _flush(case: Any, flush: Any = TransactionTestCase._fixture_teardown) -> None:
-    """Empty the tables, again if that met a lock.
+    """Empty the tables, again after a lock conflict.
 
-    A server that serves a whole module may still write what the last connection left behind.
+    A server that serves a whole module may still be writing for the last connection.
     """
     for is_last in (False, False, True):
         try:
@@ -140,20 +140,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs_a_database(item: Any) -> bool:
-    """Whether it may make a difference to a test where the jobs are."""
+    """Whether the location of the jobs may affect a test."""
     return bool(
         item.get_closest_marker("django_db")
         or "_django_db_helper" in item.fixturenames
-        # It asks for the database as it goes.
+        # It requests the database while it runs.
         or item.path.stem == "test_testing"
     )
 
 
 def _confine(item: Any) -> None:
-    """Let a test use the jobs' database alone, unless it needs the site's users as well.
+    """Let a test use only the jobs' database, unless it needs the site's users as well.
 
-    A statement that forgets where the jobs are fails then. A transaction on the other database
-    would hide some that do.
+    A statement that uses the wrong database then fails. A transaction on the other database would
+    hide some that do.
     """
     marker = item.get_closest_marker("django_db")
     if marker is None and "_django_db_helper" not in item.fixturenames:
@@ -195,7 +195,7 @@ def _counted(request: Any, number: int, *, exact: bool = True) -> Iterator[Any]:
 
 @pytest.fixture
 def django_capture_on_commit_callbacks(django_capture_on_commit_callbacks: Any) -> Any:
-    """Captures what waits for a commit in the jobs' database."""
+    """Captures functions registered for a commit in the jobs' database."""
     return partial(django_capture_on_commit_callbacks, using=alias())
 
 
@@ -204,7 +204,7 @@ def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Put the SQLite test database into a file: threads and other processes share it."""
+    """Put the SQLite test database into a file: so that threads and other processes share it."""
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
@@ -212,7 +212,7 @@ def django_db_modify_db_settings(
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> None:
-    """Name the site's own database to every process that a test starts."""
+    """Pass the site's own database to every process that a test starts."""
     if APART:
         os.environ[routers.OTHER] = url_of_test_database("default")
 
@@ -242,7 +242,7 @@ def url_of_test_database(name: str = alias()) -> str:
 
 @pytest.fixture(autouse=True)
 def forgetful_process() -> Iterator[None]:
-    """Forget what a server process remembers of rows: they go when the test ends."""
+    """Clear the caches of rows in this process: the rows are deleted after the test."""
     from jobs.access import refusals
     from jobs.engine import forget_queues
     from jobs.http.authentication import forget_keys
@@ -252,13 +252,13 @@ def forgetful_process() -> Iterator[None]:
     refusals.forget()
     forget_queues()
     forget_keys()
-    # Where a path leads depends on options, which no server changes.
+    # The view of a path depends on options, which never change on a real server.
     middleware._matches.clear()
 
 
 @pytest.fixture
 def api(db: None, settings: Any) -> Any:
-    """A client of a server that is open to everybody."""
+    """A client of a server that is open to everyone."""
     from .ojs_client import OJSClient
 
     settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}

@@ -1,4 +1,4 @@
-"""The database in which the tests have their jobs, whatever alias it goes by."""
+"""The database in which the tests have their jobs, whatever its alias."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """Looks for the alias when it is used: the benchmarks import this without settings."""
+    """Looks the alias up on use: the benchmarks import this without settings."""
 
     def __getitem__(self, name: str) -> Any:
         return connections[alias()]
 
 
 connection = ConnectionProxy(Connections(), "")
-"""As `django.db.connection`, of the database that jobs and workers live in."""
+"""Like `django.db.connection`, for the database of jobs and workers."""
 
 
 @contextmanager
 def another_connection(**parameters: Any) -> Iterator[psycopg.Connection[Any]]:
-    """A session of its own on PostgreSQL; what it has not committed is rolled back in the end.
+    """A separate session on PostgreSQL; uncommitted changes are rolled back at the end.
 
     Args:
-        parameters: of `psycopg.connect`, where they differ from those of `connection`.
+        parameters: of `psycopg.connect`, if different from those of `connection`.
     """
     import psycopg
 

@@ -1,4 +1,4 @@
-"""Holds what is answered to the OpenAPI document: a refusal must be one that is listed there."""
+"""Checks responses against the OpenAPI document: a refusal must be listed there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workers.openapi.document import current
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 Code = tuple[int, str]
 OF_NO_ENDPOINT = (405, 500)
-"""A method that an endpoint does not have, and bugs."""
+"""Methods that an endpoint does not have, and bugs."""
 
 
 @cache
 def listed(method: str, path: str) -> frozenset[Code] | None:
-    """The statuses and codes that may be answered; None where nothing is described."""
+    """The permitted statuses and codes; None if nothing is described."""
     document = current()
     operation = document["paths"].get(path, {}).get(method.lower())
     if operation is None:
@@ -49,12 +49,12 @@ def refused_with(reply: Any) -> Code | None:
 
 
 def path_of(route: str) -> str:
-    """A route of Django as the OpenAPI document writes it."""
+    """A route of Django in the notation of the OpenAPI document."""
     return PARAMETER.sub(r"{\1}", f"/{route.removeprefix('/')}")
 
 
 def check(method: str, reply: Any) -> None:
-    """A refusal must be one that is listed of the endpoint."""
+    """Check that a refusal is listed for the endpoint."""
     code = refused_with(reply)
     match = getattr(reply, "resolver_match", None)
     if code is None or code[0] in OF_NO_ENDPOINT or match is None:

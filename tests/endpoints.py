@@ -1,4 +1,4 @@
-"""Every endpoint with a request that it serves, to be changed into one that it refuses."""
+"""A valid request for every endpoint, to be changed into one that is refused."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ OPTIONS: dict[str, Any] = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0, "MAX_
 
 
 def doors_by_path() -> dict[tuple[str, str], walk.Door]:
-    """Method and path, as the OpenAPI document has them, → the endpoint."""
+    """Method and path, as in the OpenAPI document → the endpoint."""
     return {(door.method, path_of(door.path)): door for door in walk.doors()}
 
 
 def name_of(door: walk.Door) -> str:
-    """That of its command, without the table it stands in."""
+    """The resource and action of its command, without the binding."""
     return door.command.partition(" ")[2]
 
 
 @dataclass
 class Stage:
-    """A request that would be served, and what may be done to it."""
+    """A valid request, and ways to change it."""
 
     door: walk.Door
     scene: Scene
     keys: dict[str, str]
-    """`everything` opens the endpoint."""
+    """`everything` permits the endpoint."""
 
     @property
     def usual(self) -> walk.Said:
-        """The request that is served."""
+        """The valid request."""
         return walk.HOW.get(self.door.command, walk.NOTHING)(self.scene)
 
     def send(

@@ -1,6 +1,6 @@
 """Rows for tests: `JobFactory(active=True, reserved_until=ago(1))`.
 
-A factory writes what a test is *given*; what a test is about goes through the public door.
+A factory creates the *given* rows of a test; the tested behaviour goes through the public API.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def ahead(seconds: float) -> datetime:
 
 
 class JobFactory(DjangoModelFactory):
-    """An available job; each state is a switch, and `dead=True` is one in the dead letter."""
+    """An available job; each state is a trait, and `dead=True` is one in the dead letter."""
 
     type = "email.send"
     queue = "default"
@@ -85,7 +85,7 @@ class JobFactory(DjangoModelFactory):
 
 
 def many_jobs(count: int, **traits: Any) -> list[UUID]:
-    """Store `count` jobs that are alike but for their ids; return the ids.
+    """Store `count` jobs that differ only in their ids; return the ids.
 
     For thousands: a factory takes milliseconds for each.
     """
@@ -109,7 +109,7 @@ class JobErrorFactory(DjangoModelFactory):
 
 
 class QueueFactory(DjangoModelFactory):
-    """A queue from which jobs are fetched; `paused=True` is one from which none are."""
+    """A queue; `paused=True` is one from which nothing is fetched."""
 
     name = factory.Sequence(lambda number: f"queue-{number}")
 
@@ -125,7 +125,7 @@ class QueueFactory(DjangoModelFactory):
 
 
 class WorkerFactory(DjangoModelFactory):
-    """A registered, running worker that was heard just now."""
+    """A registered, running worker with a recent heartbeat."""
 
     worker_id = factory.Sequence(lambda number: f"worker_{number}")
     hostname = "host-1"

@@ -1,4 +1,4 @@
-"""A Flare worker on the wire: Django's test client that speaks `/flare/v1`."""
+"""A Flare worker over HTTP: Django's test client for `/flare/v1`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FlareClient(Client):
         return self.send("jobs", {"job_type": "email.send"} | body)
 
     def enqueued(self, **body: Any) -> str:
-        """Enqueue a job that must be accepted; return its id."""
+        """Enqueue a valid job; return its id."""
         reply = self.enqueue(**body)
         assert reply.status_code == 201, reply.content
         return str(reply.json()["id"])

@@ -1,9 +1,9 @@
-"""`manage.py` commands as processes that start at once: forked from one that has imported all.
+"""`manage.py` commands as processes that start instantly: forked from a preloaded one.
 
-Starting Python and Django takes a second of a processor each time; a fork takes milliseconds. What
-is forked is a process like any other: with a pid, a session, an exit code and signals of its own.
-One such parent serves all commands that want the same environment. It ends with the tests, however
-they end, and its children end with it.
+Starting Python and Django takes a second of processor time; a fork takes milliseconds. A forked
+process is like any other: with its own pid, session, exit code and signals. One parent serves all
+commands with the same environment. It ends with the tests, however they end, and so do its
+children.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = "SHOP_FOLDER"
-"""The one variable in which commands of one parent may differ: nothing reads it at import."""
+"""The one variable in which commands of one parent may differ, as nothing reads it at import."""
 
 
 class Forked:
-    """A forked process, spoken to as to a `subprocess.Popen`."""
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -56,10 +56,10 @@ class Forked:
 
 
 class Parent:
-    """The process that forks, as the tests see it."""
+    """The forking process, from the tests' side."""
 
     def __init__(self, environment: Mapping[str, str], tree: Path) -> None:
-        # Another release knows this module in another form, or not at all; PYTHONPATH leads to it.
+        # Another release has a different version of this module, or none; PYTHONPATH leads to it.
         this = ["-m", "tests.forks"] if tree == ROOT else ["-P", __file__]
         self._process = subprocess.Popen(
             [sys.executable, *this],
@@ -116,15 +116,15 @@ def fork(
     """Run `manage.py` with `arguments`, writing to `log`.
 
     Args:
-        tree: the release it is of.
+        tree: the release to run.
     """
     shared = {name: text for name, text in environment.items() if name != OWN}
-    # What pytest says of the test that runs would make every environment another one.
+    # pytest's variable for the current test would make every environment different.
     shared.pop("PYTEST_CURRENT_TEST", None)
     key = (tree, *sorted(shared.items()))
     if key not in _parents:
         _parents[key] = Parent(shared, tree)
-    log.touch()  # to be read at once
+    log.touch()  # so that it can be read immediately
     return _parents[key].start(arguments, log, environment.get(OWN, ""))
 
 
@@ -136,7 +136,7 @@ def tell(**news: Any) -> None:
 
 
 def serve() -> None:
-    """Fork when asked to, tell of children that ended; to the end of the input."""
+    """Fork on request, and report children that ended, until the input ends."""
     alarm, bell = os.pipe()
     os.set_blocking(alarm, False)
     os.set_blocking(bell, False)
@@ -189,7 +189,7 @@ def start(wanted: dict[str, Any], own: Sequence[int]) -> int:
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)
-    # As at the end of a program of its own: other threads are waited for, buffers are written.
+    # As at the end of a program: wait for other threads, write buffers.
     sys.exit(0)
 
 

@@ -1,6 +1,6 @@
-"""A producer and worker on the wire: Django's test client that speaks OJS.
+"""A producer and worker over HTTP: Django's test client for OJS.
 
-Nothing is raised for a bug in the server: the reply is a 500, as it would be for everybody.
+A bug in the server raises nothing here: the response is a 500, as for any client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OJSClient(Client):
         return self.send("jobs", {"type": "email.send", "args": []} | job)
 
     def pushed(self, **job: Any) -> str:
-        """Enqueue a job that must be accepted; return its id."""
+        """Enqueue a valid job; return its id."""
         reply = self.push(**job)
         assert reply.status_code == 201, reply.content
         return str(reply.json()["job"]["id"])
@@ -69,11 +69,11 @@ class OJSClient(Client):
 
 
 SPELLED_LARGE = {"BATCH_SIZE_EXCEEDED", "JOB_TYPE_NOT_ALLOWED", "QUEUE_FULL"}
-"""Codes that no binding names, and their extensions spell like this."""
+"""Codes that no binding lists, spelled as in their extensions."""
 
 
 def refusal(reply: Any) -> dict[str, Any]:
-    """Return the error of a refused request, having checked that it is in the OJS form (§16.1)."""
+    """Return the error of a refused request, after checking that it has the OJS form (§16.1)."""
     assert 400 <= reply.status_code < 500, (reply.status_code, reply.content[:300])
     error: dict[str, Any] = reply.json()["error"]
     assert error["code"] == error["code"].lower() or error["code"] in SPELLED_LARGE

@@ -1,4 +1,4 @@
-"""An operator at the admin, without script: sees pages, fills in their forms, sends them."""
+"""An operator at the admin, without scripts: opens pages, fills in and submits their forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APPS = ("ojs_jobs", "ojs_workers")
 
 
 def staff(*permissions: str, username: str = "ops") -> Client:
-    """A staff member who has logged in and may do just this: `staff("quiet_worker")`."""
+    """A logged-in staff member with only these permissions: `staff("quiet_worker")`."""
     user = User.objects.create_user(username, is_staff=True)
     found = Permission.objects.filter(codename__in=permissions, content_type__app_label__in=APPS)
     assert len(found) == len(permissions), "there is no such permission"
@@ -27,7 +27,7 @@ def staff(*permissions: str, username: str = "ops") -> Client:
 
 
 def viewer() -> Client:
-    """A staff member who may look at everything of ours, and do nothing."""
+    """A staff member who may view everything of ours, and change nothing."""
     views = Permission.objects.filter(
         codename__startswith="view_", content_type__app_label__in=APPS
     )
@@ -35,7 +35,7 @@ def viewer() -> Client:
 
 
 def operator(*more: str, username: str = "ops") -> Client:
-    """A staff member who may look at everything of ours and do what an operator does."""
+    """A staff member who may view everything of ours and do what an operator does."""
     client = staff(*more, username=username)
     user = User.objects.get(username=username)
     user.user_permissions.add(*permissions_of("OJS operator"))
@@ -47,7 +47,7 @@ def list_of(model: str) -> str:
 
 
 def choose(client: Client, model: str, action: str, *objects: Any, query: str = "") -> Any:
-    """Tick objects in the list of `model` and choose an action; return the page that answers."""
+    """Tick objects in the list of `model` and choose an action; return the response."""
     return client.post(
         list_of(model) + query,
         {"action": action, "index": "0", "_selected_action": [obj.pk for obj in objects]},
@@ -55,14 +55,14 @@ def choose(client: Client, model: str, action: str, *objects: Any, query: str = 
 
 
 def answer(client: Client, page: Any, **fields: Any) -> Any:
-    """Fill in the confirmation that `page` shows, send it, and go where that leads."""
+    """Fill in the confirmation on `page`, submit it, and follow the redirect."""
     form = next(form for form in forms(page) if "confirmed" in form.fields)
     url = form.action or page.request["PATH_INFO"] + _query(page)
     return client.post(url, form.fields | fields, follow=True)
 
 
 def confirm(client: Client, model: str, action: str, *objects: Any, **fields: Any) -> Any:
-    """Choose an action and say yes."""
+    """Choose an action and confirm it."""
     page = choose(client, model, action, *objects)
     assert page.status_code == 200, page
     return answer(client, page, **fields)

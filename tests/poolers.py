@@ -1,4 +1,4 @@
-"""A real PgBouncer in front of the test database, where one is installed."""
+"""A real PgBouncer in front of the test database, if one is installed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pgbouncer(mode: str) -> Iterator[dict[str, Any]]:
         file.write_text(text)
         command = [found, str(file)]
         if os.geteuid() == 0:
-            # It refuses root. The owner of the socket's folder may go there.
+            # It refuses root. The owner of the socket's folder may use it.
             there = Path(given["HOST"])
             owner = there.owner() if there.is_absolute() else "nobody"
             os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)

@@ -1,6 +1,6 @@
-"""A real PostgreSQL for the length of one process: for the test suite and the benchmarks.
+"""A real PostgreSQL for the lifetime of a process: for the test suite and the benchmarks.
 
-The server runs under a guard, a process of its own that waits on a pipe. However its starter
+The server runs under a guard, a separate process that waits on a pipe. However its starter
 ends, killed or not, the pipe closes, and the guard stops the server and removes its files.
 """
 
@@ -18,7 +18,7 @@ def start(*, durable: bool = True) -> str:
     """Start a PostgreSQL server that lives as long as this process; return its URL.
 
     Args:
-        durable: each commit waits for the disk, as installed; what is measured needs that.
+        durable: each commit waits for the disk, the default of PostgreSQL; needed for benchmarks.
     """
     guard = subprocess.Popen(
         [
@@ -31,7 +31,7 @@ def start(*, durable: bool = True) -> str:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # Ctrl-C reaches the whole group: without one of its own, the server would stop before the
+        # Ctrl-C reaches the whole group: in the same one, the server would stop before the
         # tests have closed their connections.
         start_new_session=True,
     )
@@ -39,7 +39,7 @@ def start(*, durable: bool = True) -> str:
     url = guard.stdout.readline().strip()
     if not url:
         raise RuntimeError(f"PostgreSQL did not start: its guard ended with {guard.wait()}.")
-    # Closing the pipe is what stops the server. Waiting leaves nothing running after the tests.
+    # Closing the pipe stops the server. Waiting ensures that nothing runs after the tests.
     atexit.register(guard.communicate)
     return url
 
@@ -57,7 +57,7 @@ def guard() -> None:
             if FAST in sys.argv:
                 server.psql("ALTER SYSTEM SET fsync = off;")
                 server.psql("SELECT pg_reload_conf();")
-            # The socket's folder as host: a URL that libpq, psycopg and Django all understand.
+            # The socket's folder as host: a URL for libpq, psycopg and Django alike.
             socket_folder = quote(str(server.get_postmaster_info().socket_dir), safe="")
             print(f"postgresql://postgres@{socket_folder}/postgres", flush=True)
             sys.stdin.read()

@@ -1,6 +1,6 @@
 """Real processes for tests: servers, reapers, clusters. None outlives the `with` that started it.
 
-They speak to the database whose URL they are given, and to nothing of the test's own process.
+They use the database whose URL they are given, and nothing of the test's own process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.forks import Forked, fork
 
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
-PATIENCE = 120
-"""Seconds to wait for what a busy machine does late; only a failing test waits that long."""
+PATIENCE = 300
+"""Seconds to wait on a busy machine; only a failing test waits that long."""
 OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 
 
 def environment(database_url: str, **options: Any) -> dict[str, str]:
-    """Return what the stand-alone project is configured by; `options` are those of `OJS`."""
+    """Return the environment of the stand-alone project; `options` are those of `OJS`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     apart = routers.OTHER in inherited
     return inherited | {
@@ -46,20 +46,20 @@ def environment(database_url: str, **options: Any) -> dict[str, str]:
 
 
 class Running:
-    """A process and what it has written so far."""
+    """A process and its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.process = process
         self.log = log
         self.port = 0
-        """Where it listens, if it was started on a port of its own."""
+        """Its port, if it was started with one."""
 
     @property
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def terminate(self) -> int:
-        """Ask it to end, and return its exit code."""
+        """Ask it to stop, and return its exit code."""
         self.process.terminate()
         return self.process.wait(PATIENCE)
 
@@ -91,7 +91,7 @@ def running(command: list[str], log: Path, environment: dict[str, str]) -> Itera
 def forked(
     log: Path, environment: dict[str, str], *arguments: str, tree: Path = ROOT
 ) -> Iterator[Running]:
-    """Run `manage.py` with `arguments`, without the second that Python and Django take to start."""
+    """Run `manage.py` with `arguments`, without the second starting Python and Django takes."""
     with ended_at_last(Running(fork(arguments, log, environment, tree), log)) as started:
         yield started
 
@@ -137,7 +137,7 @@ def migrate(environment: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def own_database(database_url: str, folder: Path) -> Iterator[str]:
-    """An empty, migrated database beside the tests' one, for as long as it is needed."""
+    """An empty, migrated database beside the tests' one, as long as the block runs."""
     if connection.vendor == "sqlite":
         url = f"sqlite:///{quote(str(folder / 'own.sqlite3'))}"
         migrate(environment(url))
@@ -170,12 +170,12 @@ def server(
     interface: str = "asgi",
     application: str = "",
 ) -> Iterator[Api]:
-    """A job server on a port of its own; yields a client of it once it answers.
+    """A job server on a separate port; yields a client once it responds.
 
     Args:
-        threads: that answer requests.
-        interface: `asgi`, or `wsgi` as some sites have it; `uvicorn` is another server for ASGI.
-        application: of another site, as `module:name`.
+        threads: number of threads that answer requests.
+        interface: `asgi`, or `wsgi` as on some sites; `uvicorn` is another ASGI server.
+        application: that of another site, as `module:name`.
     """
     port = free_port()
     where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--log-level", "warning"]
@@ -199,10 +199,10 @@ def server(
 
 @contextlib.contextmanager
 def passers_by(url: str) -> Iterator[None]:
-    """Ask for the server's health now and then.
+    """Request the server's health now and then.
 
-    Of two WSGI requests that arrive in the same moment, granian may queue the second behind the
-    first although it may start another thread: it starts that when the next request arrives.
+    Of two WSGI requests that arrive at the same moment, granian may queue the second behind the
+    first although it could start another thread, which it starts when the next request arrives.
     """
     ended = threading.Event()
 
@@ -235,7 +235,7 @@ ROTA_SERVERS = ("runrota", "front door")
 
 @contextlib.contextmanager
 def rota_server(kind: str, folder: Path, environment: dict[str, str]) -> Iterator[Running]:
-    """One of `ROTA_SERVERS`, on a port of its own (`port`), once it listens."""
+    """One of `ROTA_SERVERS`, on a separate port (`port`), once it listens."""
     if kind == "front door":
         with front_door(folder, environment) as started:
             yield started
@@ -249,7 +249,7 @@ def rota_server(kind: str, folder: Path, environment: dict[str, str]) -> Iterato
 
 
 class Api:
-    """A client of the HTTP binding that knows nothing but the protocol document."""
+    """A client of the HTTP binding written only from the protocol document."""
 
     started: Running
     """The server."""

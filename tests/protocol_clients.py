@@ -1,6 +1,6 @@
-"""Workers that speak one of the four protocols, and producers: all driven in the same words.
+"""Workers of the four protocols, and producers, with the same interface.
 
-Nothing here knows more of the server than the protocol's document says.
+They use only what the protocol's document specifies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE = "email.send"
 QUEUE = "default"
 SPECS = {TYPE: "v1"}
 NOTHING_COMES = 0.3
-"""Seconds to wait for what shall not come, where the server pushes."""
+"""Seconds to wait for a message that must not come, if the server pushes."""
 
 
 class Claimed(NamedTuple):
@@ -37,7 +37,7 @@ class Claimed(NamedTuple):
 
 
 class Worker:
-    """One worker. What it reports is answered by whether the server took it."""
+    """A worker. Reports return whether the server accepted them."""
 
     protocol: ClassVar[str]
     hears_directives = True
@@ -49,7 +49,7 @@ class Worker:
         raise NotImplementedError
 
     def claim(self) -> Claimed:
-        """Be given a job, which must be there or about to come."""
+        """Get a job, which must be available now or soon."""
         raise NotImplementedError
 
     def is_given_nothing(self) -> bool:
@@ -65,15 +65,15 @@ class Worker:
         raise NotImplementedError
 
     def still_holds(self, job_id: str) -> bool:
-        """Say that it runs a job, and hear whether it is still its own."""
+        """Report that it runs a job; return whether it still holds the job."""
         raise NotImplementedError
 
     def told(self) -> str:
-        """What its next heartbeat is answered with."""
+        """The reply to its next heartbeat."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End without a word."""
+        """Disconnect without deregistering."""
 
 
 class OJSWorker(Worker):
@@ -141,7 +141,7 @@ class FlareWorker(Worker):
     def claim(self) -> Claimed:
         (job,) = self.http.poll(queues=[QUEUE])
         payload = job["payload"]
-        # Arguments that are not one object arrive wrapped.
+        # Arguments other than a single object arrive wrapped.
         args = payload["args"] if list(payload) == ["args"] else [payload]
         return Claimed(str(ids.read(job["id"])), args, job["attempt"])
 
@@ -318,7 +318,7 @@ class Enqueued(NamedTuple):
     id: str
     args: list[Any]
     ended: Callable[[], Any]
-    """How the producer's protocol calls the state the job is in."""
+    """The name of the job's state in the producer's protocol."""
 
 
 def over_ojs(port: int) -> Enqueued:
@@ -351,6 +351,6 @@ def _is_completed(job_id: str) -> bool:
     return Job.objects.get(pk=UUID(job_id)).state == "completed"
 
 
-# Rota is for workers alone: it has no word for enqueueing.
+# Rota is only for workers: it cannot enqueue.
 PRODUCERS = {"ojs": over_ojs, "flare": over_flare, "agq": over_agq, "django": over_django}
 PROTOCOLS = ("ojs", "flare", "agq", "rota")

@@ -1,4 +1,4 @@
-"""A way to the test database that can be frozen, as its server would be."""
+"""A proxy to the test database that can be frozen, like a frozen server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.database import connection
 
 
 class Proxy:
-    """Forwards what it is sent. The kernel goes on taking connections for it, whatever it does."""
+    """Forwards data. The kernel continues to accept connections for it, whatever it does."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._server = {name: connection.settings_dict[name] for name in ("HOST", "PORT")}
         self._door = socket.create_server((host, port))
         self.host, self.port = self._door.getsockname()[:2]
         self.taken = 0
-        """Connections that it let in."""
+        """Connections that it accepted."""
         self._frozen = threading.Event()
         self._over = threading.Event()
         self._selector = selectors.DefaultSelector()
@@ -38,11 +38,11 @@ class Proxy:
         self._selector.close()
 
     def freeze(self) -> None:
-        """Read, send and take nothing more."""
+        """Stop reading, sending and accepting."""
         self._frozen.set()
 
     def close_the_door(self) -> None:
-        """Take no more connections, and go on with those that there are."""
+        """Stop accepting connections, and keep the existing ones."""
         self._selector.unregister(self._door)
 
     def _forward(self) -> None:

@@ -1,4 +1,4 @@
-"""`make release-check`: the files of a release, installed and used as a site would.
+"""`make release-check`: the files of a release, installed and used as on a site.
 
 It builds the source distribution and the wheel, checks what an index would show of them, installs
 the wheel beside the oldest and the newest Python and Django that this machine has, and upgrades a
@@ -63,7 +63,7 @@ COMPLETED = 23
 
 @dataclass
 class Site:
-    """A project of `startproject` in an environment of its own."""
+    """A project of `startproject` in a separate environment."""
 
     folder: Path
     url: str
@@ -94,7 +94,7 @@ class Site:
 
 
 def clean() -> dict[str, str]:
-    """Return the environment without what belongs to this repository."""
+    """Return the environment without this repository's variables and paths."""
     ours = ("OJS_", "DJANGO_", "DATABASE_URL", "PYTHON", "VIRTUAL_ENV")
     return {name: text for name, text in os.environ.items() if not name.startswith(ours)}
 
@@ -116,7 +116,7 @@ def run(*command: str, **options: object) -> str:
 
 
 def pythons() -> dict[tuple[int, int], str]:
-    """Return the Pythons of this machine that are supported, by version."""
+    """Return the supported Pythons on this machine, by version."""
     names = [f"python{major}.{minor}" for major, minor in SUPPORTED]
     paths = [shutil.which(name) for name in names]
     paths += glob.glob(str(Path.home() / ".pyenv/versions/*/bin/python3"))
@@ -186,7 +186,7 @@ def databases(folder: Path, number: int) -> Iterator[tuple[str, str]]:
 
 
 def previous_release() -> str:
-    """Return the newest tag of a version, or the empty text."""
+    """Return the newest tag of a version, or an empty text."""
     tags = run("git", "tag", "--list", "v*", "--sort=-version:refname").split()
     return next((tag for tag in tags if re.fullmatch(r"v\d+(\.\d+)*", tag)), "")
 

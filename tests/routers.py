@@ -1,4 +1,4 @@
-"""The third configuration of the test suite: jobs and workers in a database of their own."""
+"""The third configuration of the test suite: jobs and workers in a separate database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = "tests.routers.JobsApart"
 
 
 class JobsApart:
-    """Our apps in the database `jobs`, and there alone; everything else in `default`."""
+    """Our apps in the database `jobs`, and only there; everything else in `default`."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         return ALIAS if model._meta.app_label in OURS else None
@@ -27,6 +27,6 @@ class JobsApart:
 
 
 def take_apart(databases: dict[str, Any]) -> None:
-    """Make what `databases` has as its default the jobs' database, beside the other."""
+    """Make the default of `databases` the jobs' database, and add the other one."""
     databases[ALIAS] = databases["default"]
     databases["default"] = dict(dj_database_url.parse(os.environ[OTHER]))

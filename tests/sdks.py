@@ -1,7 +1,7 @@
-"""The public Python, JavaScript, Go and Ruby SDKs, as far as a server can tell them apart.
+"""The public Python, JavaScript, Go and Ruby SDKs, as seen from a server.
 
-Each is the least that makes it itself: its headers, the bodies it builds, and how strictly it
-reads what comes back.
+Each has only its characteristics: its headers, the bodies it builds, and how strictly it reads
+responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"
 
 
 class Sdk:
-    """What all four have in common: they send `OJS-Version` and our media type."""
+    """Common to all four: they send `OJS-Version` and our media type."""
 
     name = ""
     version = "1.0"
@@ -36,7 +36,7 @@ class Sdk:
         return {"Accept": OJS, "OJS-Version": self.version, "X-Request-ID": str(uuid4())}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request as this client does; return what it makes of the reply."""
+        """Send a request as this client does; return the response as it reads it."""
         data = b"" if body is None else json.dumps(body).encode()
         headers = self.headers()
         reply = self.http.generic(
@@ -53,7 +53,7 @@ class Sdk:
         assert reply.status_code in (200, 201), (reply.status_code, reply.content)
         return reply.json()
 
-    # The wrapper most of them read
+    # The envelope that most of them read
 
     def job_of(self, body: Any) -> dict[str, Any]:
         job: dict[str, Any] = body["job"]
@@ -61,7 +61,7 @@ class Sdk:
         return job
 
     def check(self, job: dict[str, Any]) -> None:
-        """Whatever this client would stumble over."""
+        """Check for anything that this client cannot read."""
 
     # Requests
 
@@ -101,7 +101,7 @@ class Python(Sdk):
         return super().read(reply)
 
     def check(self, job: dict[str, Any]) -> None:
-        # get("meta", {}) and its like only cover absence.
+        # get("meta", {}) and the like only cover absence.
         assert None not in [job.get(name, ()) for name in ("meta", "tags", "args", "errors")]
 
     def enqueue(self, **options: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class JavaScript(Sdk):
             "visibility_timeout_ms": 30_000,
         }
         jobs: list[dict[str, Any]] = self.call("POST", "workers/fetch", body)["jobs"]
-        # It would take `timeout`, which is seconds, for milliseconds and abort the handler.
+        # It would read `timeout`, which is in seconds, as milliseconds and abort the handler.
         assert all("timeout" not in job for job in jobs)
         return jobs
 
@@ -193,7 +193,7 @@ class JavaScript(Sdk):
 
 
 class Go(Sdk):
-    """Decodes into structs: one value of another type and the whole reply is an error."""
+    """Decodes into structs: a single value of another type makes the whole response an error."""
 
     name = "go"
     version = "1.0.0-rc.1"

@@ -1,8 +1,8 @@
 """Settings of the test suite.
 
-OJS_TEST_DATABASE chooses the database: `sqlite` (the default), `postgres` or `router`, with which
-jobs and workers live in a second PostgreSQL database. The latter two use DATABASE_URL where that
-names a PostgreSQL server, and otherwise start one of their own.
+OJS_TEST_DATABASE chooses the database: `sqlite` (the default), `postgres` or `router`, which puts
+jobs and workers into a second PostgreSQL database. The latter two use DATABASE_URL if that names a
+PostgreSQL server, and otherwise start one.
 """
 
 import os
@@ -67,7 +67,7 @@ TEMPLATES = [
     },
 ]
 
-# Fast, and nothing else: the tests' passwords guard nothing.
+# Fast, and nothing else: the tests' passwords protect nothing.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 _url = os.environ.get("DATABASE_URL", "")
@@ -89,7 +89,7 @@ def _sqlite() -> dict[str, Any]:
 
 def _postgres() -> dict[str, Any]:
     # Processes that a test starts inherit the server. Each worker of pytest-xdist has its own: an
-    # open transaction in one database of a server holds back what another may see settled.
+    # open transaction in one database of a server would delay what another considers settled.
     me = os.environ.get("PYTEST_XDIST_WORKER", "")
     if os.environ.get("OJS_TEST_DATABASE_OF") != me:
         given = _url.startswith(("postgres:", "postgresql:"))
@@ -109,7 +109,7 @@ if _choice == "router":
     if routers.OTHER in os.environ:
         routers.take_apart(DATABASES)
     else:
-        # The tests make a database for each: `test_` and its name.
+        # The tests create a database for each: `test_` and its name.
         apart = {"NAME": "ojs_apart", "TEST": {"DEPENDENCIES": []}}
         DATABASES[routers.ALIAS] = DATABASES["default"] | apart
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -122,7 +122,7 @@ STATIC_URL = "static/"
 
 Q_CLUSTER = {"name": "tests", "orm": "default", "workers": 1, "timeout": 30, "retry": 60}
 
-# What `ojs_project.settings` adds to Django's own.
+# Additions of `ojs_project.settings` to Django's own.
 PROXIES = 0
 
 OJS: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""What each permission of the admin opens by itself, page by page and action by action.
+"""What each single permission of the admin permits, page by page and action by action.
 
-The tables below say it; the pages and actions are found in the admin's own patterns, and one that
-no table knows fails here. Those who may only look are in `test_view_only`, the groups in
+The tables below declare it; pages and actions are found by the admin's own patterns, and fail here
+if they are missing from the tables. Users who may only view are in `test_view_only`, the groups in
 `test_permissions`.
 """
 
@@ -28,12 +28,12 @@ from tests.admin_walk import (
 from tests.database import rolled_back
 from tests.operators import APPS, buttons
 
-# Thousands of requests: minutes on a machine with other things to do.
+# Thousands of requests: minutes on a busy machine.
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 MODELS = {model._meta.model_name: model for model in OURS}
 SWITCHES = ("maintenance", "dashboard")
-"""Pages that look like the list of a model: each has a permission of its own."""
+"""Pages in place of a model's list: each has its own permission."""
 NEVER: list[set[str]] = []
 
 ACTION_TAKES = {
@@ -62,10 +62,10 @@ ACTION_TAKES = {
     ("worker", "drain"): "drain_fleet",
     ("worker", "unflag"): "unflag_worker",
 }
-"""Action → the one permission it takes, beside that of seeing the list."""
+"""Action → the single permission it requires, besides that to view the list."""
 
 MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
-"""Models whose rows are made and changed at a form, and by what. It shows them as well."""
+"""Models whose rows are added and changed in a form, and the permission, which also shows them."""
 
 WRITES = {
     "ojs_jobs/apikey/add/": ("manage_keys", {"name": "new", "scopes": ["work"]}),
@@ -80,7 +80,7 @@ WRITES = {
     "ojs_jobs/job/<str:object_id>/copy/": ("enqueue_job", {}),
     "ojs_jobs/deadjob/<str:object_id>/copy/": ("enqueue_job", {}),
 }
-"""Page → the permission that its form takes, and what is sent. All other forms are actions."""
+"""Page → the permission that its form requires, and the data to submit. Other forms are actions."""
 COPY = {
     "queue": "default",
     "priority": "0",
@@ -92,20 +92,20 @@ COPY = {
 
 
 def seen_with(name: str) -> list[set[str]]:
-    """By which permissions, each alone, the list and the pages of a model open."""
+    """The permissions each of which alone permits the list and the pages of a model."""
     by = [{f"view_{name}"}, {f"change_{name}"}]
     return [*by, {MANAGES[name]}] if name in MANAGES else by
 
 
 def openings() -> dict[str, list[set[str]]]:
-    """Page → the sets of permissions that open it."""
+    """Page → the sets of permissions that permit it."""
     pages = {
         "ojs_jobs/maintenance/": [{"maintenance"}],
         "ojs_workers/dashboard/": [{"view_dashboard"}],
         "ojs_workers/dashboard/breakdown/": [{"view_dashboard"}],
     }
     for name, model in MODELS.items():
-        if name == "dashboard":  # one page, and no other
+        if name == "dashboard":  # a single page
             continue
         place = f"{model._meta.app_label}/{name}/"
         look = NEVER if name in SWITCHES else seen_with(name)
@@ -116,7 +116,7 @@ def openings() -> dict[str, list[set[str]]]:
         pages[f"{place}add/"] = [{MANAGES[name]}] if name in MANAGES else NEVER
     for name in ("job", "deadjob"):
         pages[f"ojs_jobs/{name}/csv/"] = seen_with(name)
-        # The dead job that is looked at has arguments which are hidden.
+        # The dead job in the tests has hidden arguments.
         takes = {"enqueue_job"} if name == "job" else {"enqueue_job", "view_job_args"}
         copy = f"ojs_jobs/{name}/<str:object_id>/copy/"
         pages[copy] = [takes | look for look in seen_with(name)]
@@ -131,10 +131,10 @@ EVERYBODYS = (
     "admin/",
     "admin/jsi18n/",
     "admin/r/<path:content_type_id>/<path:object_id>/",
-    # It says that something has changed, and nothing of what.
+    # It only reports that something has changed, not what.
     "admin/ojs_workers/dashboard/live/",
 )
-"""What belongs to no model: every member of the staff may open it."""
+"""Pages that belong to no model: every staff member may open them."""
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ class Staff:
         return self.client
 
     def views(self) -> set[str]:
-        """What shows everything, except what is hidden."""
+        """The permission to view everything, except hidden values."""
         return {name for name in self._known if name.startswith("view_")} - {"view_job_args"}
 
     def verbs(self) -> list[str]:
@@ -183,7 +183,7 @@ class Staff:
         return set(self._known) - set(names)
 
     def useless(self) -> list[str]:
-        """Django's own permissions that open nothing, all together."""
+        """Django's own permissions, all of which permit nothing here."""
         used = {*self.views(), *self.verbs(), *self.ordinary("change")}
         return sorted(set(self._known) - used)
 
@@ -194,13 +194,13 @@ def staff(site: None) -> Staff:
 
 
 def pages() -> dict[str, str]:
-    """Page → address, of the models that are ours."""
+    """Page → URL, for our models."""
     found = {}
     for text, url in named_addresses():
         page = text.removeprefix("admin/")
         if not text.startswith("admin/") or text in EVERYBODYS or not page.startswith(APPS):
             continue
-        # Django's redirect from a page's older address.
+        # Django's redirect from a page's old URL.
         if not page.endswith("/<path:object_id>/"):
             found[page] = url
     return found
@@ -219,13 +219,13 @@ def test_every_page_and_every_action_has_a_row_in_these_tables(staff):
 
 
 def walk(staff: Staff, kinds: list[set[str]]) -> list[tuple[str, ...]]:
-    """Open every page with each set of permissions; return what was not as the tables say."""
+    """Open every page with each set of permissions; return deviations from the tables."""
     wrong, urls = [], pages()
     for held in kinds:
         client = staff.may(*held)
         for page, url in urls.items():
             status = client.get(url).status_code
-            # A row that is not there leads to the index, once it is clear that one may look.
+            # A missing row redirects to the index, but only for users who may view the model.
             if (status == 200) != opens(page, held) or status >= 500:
                 wrong.append((page, str(status), *sorted(held)[:3]))
     return wrong
@@ -250,7 +250,7 @@ def test_a_verb_alone_opens_only_what_is_its_own(staff):
 
 
 def test_a_form_is_open_to_who_sees_its_page_and_has_its_verb(staff):
-    """A verb beside the right to look at everything."""
+    """A verb in addition to the permission to view everything."""
     wrong, before, views = [], snapshot(), staff.views()
     urls = {page: url for page, url in pages().items() if page in WRITES}
     for held in [views | {name} for name in staff.verbs()] + [
@@ -266,7 +266,7 @@ def test_a_form_is_open_to_who_sees_its_page_and_has_its_verb(staff):
 
 
 def sent_to(page: str) -> dict[str, object]:
-    """Something for every form that a page might have."""
+    """A value for every form that a page might have."""
     form = {"_save": "1", "verb": "begin", "post": "yes", "confirmed": "1", "shown": "[]"}
     return (
         form | COPY | {"type": "t", "name": "n", "concurrency": "1"} | WRITES.get(page, ("", {}))[1]
@@ -281,7 +281,7 @@ def test_no_form_is_saved_by_a_verb_of_another(staff):
             if opens(page, {verb}) and WRITES.get(page, ("",))[0] == verb:
                 continue
             status = client.post(url, sent_to(page)).status_code
-            # A list that one may see shows itself again; a row that is not there leads elsewhere.
+            # A list that the user may view is shown again; a missing row redirects.
             assert status in (302, 403) or (status == 200 and opens(page, {verb})), (page, verb)
         assert snapshot() == before, verb
 
@@ -301,13 +301,13 @@ def test_a_form_takes_its_own_permission_though_one_have_all_others(staff):
 
 @pytest.mark.parametrize("page", sorted(WRITES))
 def test_what_a_permission_lets_be_saved_is_saved(staff, page):
-    """Else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     name, form = WRITES[page]
     client, before = staff.may(*staff.views(), name, "view_job_args"), snapshot()
 
     status = client.post(pages()[page], sent_to(page) | form).status_code
 
-    # A new key is shown in the answer itself.
+    # A new key is shown in the response itself.
     assert status == (200 if page == "ojs_jobs/apikey/add/" else 302)
     assert snapshot() != before
 
@@ -358,6 +358,6 @@ def test_what_is_not_ours_stays_closed_to_all_our_permissions(staff):
     for text, url in named_addresses():
         page = text.removeprefix("admin/")
         if text.startswith("admin/") and text not in EVERYBODYS and not page.startswith(APPS):
-            # A row that is not there leads back to the index.
+            # A missing row redirects to the index.
             assert client.get(url).status_code in (302, 403, 404), page
             assert client.post(url, sent_to(page)).status_code in (302, 403, 404, 405), page

@@ -1,4 +1,4 @@
-"""Who may import what."""
+"""Import rules."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.conftest import LEFT_OUT, OF_BOTH
 ROOT = Path(__file__).resolve().parent.parent
 
 FORBIDDEN = [
-    # One arrow between the apps, and none to the project that shows them.
+    # `workers` imports `jobs`, never the reverse; neither imports the project.
     ("jobs", ["workers", "ojs_project", "tests"]),
     ("workers", ["ojs_project", "tests"]),
-    # The engine knows sets of jobs: no request, no admin, no wire.
+    # The engine knows sets of jobs: no request, no admin, no protocol.
     ("jobs/engine", ["rest_framework", "django.contrib", "django.http", "requests", "http"]),
     ("jobs/engine", ["jobs.api", "jobs.admin"]),
-    # The worker protocol has no transport, and housekeeping answers nobody.
+    # The worker protocol has no transport, and housekeeping answers no requests.
     ("workers/protocol", ["rest_framework", "django.http", "workers.bindings"]),
     ("workers/chores/reaper", ["rest_framework", "django.http", "workers.bindings"]),
-    # Bindings translate, nothing else.
+    # Bindings only translate.
     ("workers/bindings", ["django.db", "jobs.models", "workers.models"]),
 ]
 
-# Data and pure functions: they run, and can be read, without a database.
+# Data and pure functions, usable without a database.
 PURE = [
     "jobs/errors",
     "jobs/spec/durations",
@@ -50,7 +50,7 @@ PURE_MAY_IMPORT = {
 
 
 def modules(place: str) -> list[Path]:
-    """Return the module or the package's modules at `place`, migrations left out."""
+    """Return the module or the package's modules at `place`, without migrations."""
     module = ROOT / f"{place}.py"
     files = [module] if module.exists() else sorted((ROOT / place).rglob("*.py"))
     return [file for file in files if "migrations" not in file.parts]
@@ -119,7 +119,7 @@ TRANSACTIONAL = {"atomic", "non_atomic_requests", "on_commit", "set_rollback"}
 OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A site's tests without a database.
     ROOT / "jobs" / "store" / "memory.py",
-    # Lines of a log.
+    # Log lines.
     ROOT / "workers" / "management" / "commands" / "runreaper.py",
 ]
 
@@ -132,7 +132,7 @@ def calls(file: Path) -> Iterator[tuple[int, str, set[str | None]]]:
 
 
 def named_databases(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every connection that `file` takes by an alias it writes."""
+    """Yield the line and the text of every connection that `file` opens by a literal alias."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.Subscript(value=ast.Name(id="connections"), slice=ast.Constant()):
@@ -140,7 +140,7 @@ def named_databases(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def of_the_default_database(file: Path) -> Iterator[str]:
-    """What `file` does in the default database, which need not be that of the jobs."""
+    """Uses of the default database in `file`, which need not be that of the jobs."""
     for line, name in imports(file):
         if name == "django.db.connection":
             yield f"{line}: jobs.store.database.connection() is the jobs' own"
@@ -174,7 +174,7 @@ OF_SITES = {
 
 
 def test_no_test_forgets_in_which_database_the_jobs_are():
-    """It would pass where they are in the default one, and fail behind a router."""
+    """It would pass if they are in the default database, and fail behind a router."""
     forgetful = [
         f"{file.relative_to(ROOT)}:{what}"
         for file in present("tests")
@@ -185,7 +185,7 @@ def test_no_test_forgets_in_which_database_the_jobs_are():
 
 
 def test_what_is_left_out_behind_a_router_is_there():
-    """A name that nothing has any more would leave its tests in unnoticed."""
+    """An outdated name would silently leave its tests in."""
     files = {file.stem for file in present("tests")}
 
     assert [name for name in LEFT_OUT if not (ROOT / "tests" / name).exists()] == []
@@ -194,7 +194,7 @@ def test_what_is_left_out_behind_a_router_is_there():
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
 def test_no_rule_goes_by_the_clock_of_the_machine_that_asks(app):
-    """`jobs.store.clock.now()` is the database's. A worker process measures its own work."""
+    """`jobs.store.clock.now()` is the database's. A worker process may measure its own work."""
     exempt = [CLOCK, *OF_PEOPLE_OR_OF_ONE_PROCESS, *modules("workers/runtime")]
     own = [
         f"{file.relative_to(ROOT)}:{line}: {name}"

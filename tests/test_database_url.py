@@ -1,4 +1,4 @@
-"""The test database as other processes see it."""
+"""The test database as seen by other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may say is declared once: what is described is what is read."""
+"""Request members are declared once: their description matches what is read."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ NARROWER = (
     *(Duration, Interval, PolicyLength, Within, Moment, MomentText, Version),
     *(Names, ShownStates, StateWords, WorkerId),
 )
-"""What they describe is a part of what they read, such as the simplest of ISO 8601, or what is left
-of it when all is read."""
+"""Their description covers a part of what they read, such as the simplest ISO 8601 forms, or what
+remains when all is read."""
 OF_PARTS = (Backpressure, RateLimit, Retention, Retry)
-"""Their parts are read with them, or one by one by what reads the whole."""
+"""Their parts are read with them, or separately by the code that reads the whole."""
 
 
 def forms(base: type[Members] = Members) -> Iterator[type[Members]]:
@@ -75,7 +75,7 @@ def forms(base: type[Members] = Members) -> Iterator[type[Members]]:
 def members() -> Iterator[Any]:
     for form in sorted(set(forms()), key=lambda form: (form.__module__, form.__name__)):
         for member in form.members.values():
-            # Of a query, where all is text.
+            # In a query, everything is text.
             if isinstance(member, Word | OneOf | WholeNumber):
                 continue
             yield pytest.param(member, id=f"{form.__module__}.{form.__name__}.{member.name}")
@@ -159,7 +159,7 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("WorkflowRequest", "callbacks"): {"type": "batch", "jobs": [{"type": "a", "args": []}]},
     ("WorkflowRequest", "jobs"): {"type": "group", "steps": None},
 }
-"""What the rest of a request must say for a member to be looked at."""
+"""The other members that a request needs for a member to be read."""
 
 
 def described_bodies() -> Iterator[Any]:
@@ -170,7 +170,7 @@ def described_bodies() -> Iterator[Any]:
 
 
 def wrong_value(member: Declared) -> Any:
-    """One that is neither described nor read; None where there is none."""
+    """A member that is neither described nor read; None if there is none."""
     found = (v for v in VALUES if not is_described(member, v) and not is_read(member, v))
     return next(found, None)
 
@@ -200,14 +200,14 @@ def test_every_member_that_is_described_is_read(settings):
     assert not unread, "\n".join(map(str, unread))
 
 
-# What the guide says of Rota, which is no part of the OpenAPI document
+# The guide to Rota, which is not part of the OpenAPI document
 
 LIMITS = ("maxLength", "minLength", "minimum", "maximum", "maxItems", "minItems")
 GUIDE = Path(__file__).parent.parent / "docs" / "protocols" / "rota.md"
 
 
 def rules_of(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """The limits and choices of a schema and its parts, wherever those are defined."""
+    """The limits and choices of a schema and its parts, wherever they are defined."""
     if "$ref" in schema:
         return rules_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     rules: dict[str, Any] = {name: schema[name] for name in LIMITS if name in schema}
@@ -224,7 +224,7 @@ def rules_of(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
 
 
 def without_moments(rules: Any) -> Any:
-    """The guide says that they are texts, and the declaration in which form."""
+    """The guide describes them as texts, the declaration also their format."""
     if not isinstance(rules, dict):
         return rules
     return {
@@ -243,7 +243,7 @@ def test_the_guide_to_rota_has_the_limits_that_are_declared():
     definitions = json.loads(text)["$defs"]
     declared = rules_of(HeartbeatMembers.json_schema(), {})
     written = rules_of(definitions["heartbeat"], definitions)
-    # It may be about a job, and is a line of its log then.
+    # It may be about a job, and is then a line of its log.
     del written["properties"]["status"]["properties"]["alerts"]["items"]["properties"]["job_id"]
 
     assert without_moments(written) == without_moments(declared)

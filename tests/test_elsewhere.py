@@ -1,4 +1,4 @@
-"""The admin's pages in a site that is not ours: another prefix, another AdminSite, hashed files."""
+"""The admin's pages in another site: another prefix, another AdminSite, hashed files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows():
 
 
 def pages(client: Any, site: str = "admin") -> dict[str, Any]:
-    """Every page of ours that can be opened, and the first page of an action on each list."""
+    """Every page of ours, and the first page of an action on each list."""
     found = {}
     for model in OURS:
         name = f"{model._meta.app_label}_{model._meta.model_name}"

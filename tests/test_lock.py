@@ -1,4 +1,4 @@
-"""What `make install` and an image install is what was tested, file by file."""
+"""`make install` and an image install exactly what was tested, file by file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def locked(name: str) -> dict[str, tuple[Requirement, list[str]]]:
 
 
 def wanted(extras: list[str]) -> set[Requirement]:
-    """What the project asks for with these extras; one of them may name others."""
+    """The project's requirements with these extras, which may name others."""
     found = {Requirement(text) for text in PROJECT["dependencies"]}
     for extra in extras:
         for text in PROJECT["optional-dependencies"][extra]:
@@ -61,7 +61,7 @@ def test_every_file_has_a_hash(name):
 def test_the_versions_are_those_of_the_constraints(name):
     known = constraints()
     for pinned, (requirement, _) in locked(name).items():
-        # What only another platform needs was not installed where the constraints were written.
+        # Requirements of other platforms only were not installed when constraints were written.
         if requirement.marker is None or pinned in known:
             assert str(requirement.specifier) == known.get(pinned), "Run `make lock`."
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: whole, true to its examples, and what the code says."""
+"""The OpenAPI document: complete, consistent with its examples and with the code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(instance: Any, schema: Any) -> None:
 
 
 def media() -> list[Any]:
-    """Every body and answer: where it stands, and its content."""
+    """Every body and response: its location and its content."""
     found = []
     for path, methods in current()["paths"].items():
         for method, operation in methods.items():
@@ -75,11 +75,11 @@ def test_the_check_writes_nothing_and_finds_what_is_not_described(monkeypatch, c
     assert "{" not in capsys.readouterr().out
 
     monkeypatch.delitem(operations.OPERATIONS, ("GET", "/ojs/v1/queues"))
-    with pytest.raises(CommandError, match="GET /ojs/v1/queues is described nowhere"):
+    with pytest.raises(CommandError, match="GET /ojs/v1/queues is not described"):
         call_command("openapi", check=True)
 
 
-def test_an_endpoint_that_nobody_described_is_found_out(monkeypatch):
+def test_an_endpoint_without_a_description_is_reported(monkeypatch):
     monkeypatch.delitem(operations.OPERATIONS, ("POST", "/ojs/v1/jobs"))
 
     with pytest.raises(NotDescribed, match=r"POST /ojs/v1/jobs$"):
@@ -143,7 +143,7 @@ def test_no_member_of_a_request_has_a_default_that_a_tool_would_require():
 
 
 def sent(kind: type[OJSError]) -> Iterator[tuple[type[OJSError], int]]:
-    """The errors that may be raised, and the status that each is answered with."""
+    """The errors that may be raised, and the status of each."""
     yield kind, status_of(kind.__new__(kind))
     for more in kind.__subclasses__():
         yield from sent(more)
@@ -208,7 +208,7 @@ def test_every_endpoint_says_what_it_may_refuse(key):
     assert "400" in responses
     if current()["paths"][path][method.lower()]["security"] != [{}]:
         assert {"401", "403"} <= responses.keys()
-    # 101: a WebSocket is opened.
+    # 101: a WebSocket was opened.
     assert any(status.startswith("2") or status == "101" for status in responses)
 
 

@@ -1,4 +1,4 @@
-"""The wheel, installed into an empty folder and used by a site that knows no repository."""
+"""The wheel, installed into an empty folder and used by a site without the repository."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ print(view(request).content.decode())
 
 @dataclass
 class Site:
-    """A site in a folder of its own; `packages` is where the wheel was installed."""
+    """A site in a separate folder; `packages` is where the wheel was installed."""
 
     folder: Path
     packages: Path
@@ -101,7 +101,7 @@ class Site:
             for name, text in os.environ.items()
             if not name.startswith(("OJS_", "DJANGO_", "DATABASE_URL"))
         }
-        # Before site-packages, where an editable install of this repository would answer first.
+        # Before site-packages, where an editable install of this repository would come first.
         environment["PYTHONPATH"] = os.pathsep.join([str(self.packages), str(self.folder)])
         environment["DJANGO_SETTINGS_MODULE"] = settings
         return run(*arguments, cwd=self.folder, env=environment)
@@ -122,7 +122,7 @@ def run(*arguments: str, **options) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel, made from the source distribution as an index would be given both."""
+    """The wheel, built from the source distribution."""
     folder = tmp_path_factory.mktemp("dist")
     run("-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")

@@ -1,4 +1,4 @@
-"""Who may do what in the admin; what those who may only look are refused is in test_view_only."""
+"""Permissions in the admin; refusals for users who may only view are in `test_view_only`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_operator_may_quiet_and_may_not_make_keys():
     assert Worker.objects.get().directive == ""
 
 
-def test_nobody_changes_the_audit(admin_client):
+def test_the_audit_cannot_be_changed(admin_client):
     from jobs.access.audit import of_shell, record_action
 
     action = record_action(of_shell(), "quiet_worker", kind="worker", count=1)

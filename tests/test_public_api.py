@@ -1,4 +1,4 @@
-"""The public Python API stays where `docs/api.md` says it is."""
+"""The public Python API matches `docs/api.md`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = sorted({name for row in ROWS for name in re.findall(r"`([\w.]+)`", row)}
 
 
 def find(name: str) -> object:
-    """Return what a dotted name stands for: a module, or a name in one."""
+    """Return the object that a dotted name refers to: a module, or a name in one."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The README tells the truth: its options, its curl session, its worker, run as they stand."""
+"""The README is correct: its options, its curl session, its worker, run unchanged."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def terminate_all_workers() -> None:
 
 
 def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
-    """All but the installation, which the test of the wheel does."""
+    """Except for the installation, which is part of the test of the wheel."""
     _, _, session = block("bash", "python3 -m venv").partition("pip install django-ojs\n")
     assert session
     tools = Path(sys.executable).parent
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(processes.OURS)
     }
-    # A database of its own, and `django-admin` and `python` of this environment.
+    # With a separate database, and with this environment's `django-admin` and `python`.
     environment = inherited | {
         "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
         "PYTHONPATH": str(processes.ROOT),

@@ -1,4 +1,4 @@
-"""Every refusal that the OpenAPI document lists of an endpoint happens there."""
+"""Every refusal that the OpenAPI document lists for an endpoint can happen there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNKNOWN_IN_FLARE = "job_01KGWTDD4D9ZQR00000G5HS4QY"
 
 
 def listed() -> Iterator[tuple[str, str, Code]]:
-    """Method, path and each status and code that is listed of them."""
+    """Method and path, with each listed status and code."""
     for path, methods in current()["paths"].items():
         for method, operation in methods.items():
             for code in codes_of(operation):
@@ -101,7 +101,7 @@ EVERYWHERE: dict[Code, list[Callable[[Stage], Any]]] = {
     (422, "unsupported"): [lambda stage: stage.send(headers={"OJS-Version": "2.0"})],
     (503, "backend_error"): [without_database],
 }
-"""What any endpoint may be brought to refuse."""
+"""Ways to make any endpoint refuse."""
 
 
 def with_body(body: Any, job: str = "available") -> Callable[[Stage], Any]:
@@ -109,7 +109,7 @@ def with_body(body: Any, job: str = "available") -> Callable[[Stage], Any]:
 
 
 def about(job: str, **body: Any) -> Callable[..., Any]:
-    """The usual request, about a job that is in another state."""
+    """The usual request, for a job in another state."""
 
     def send(stage: Stage, options: dict[str, Any] | None = None) -> Any:
         said = stage.usual
@@ -123,7 +123,7 @@ def about(job: str, **body: Any) -> Callable[..., Any]:
 
 
 def jobs_in(body: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """The request with another job in it."""
+    """The request with a different job."""
     if "jobs" in body:
         return body | {"jobs": [job]}
     if "steps" in body:
@@ -134,7 +134,7 @@ def jobs_in(body: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
 
 
 def enqueuing(change: Callable[[Stage], dict[str, Any]]) -> Callable[[Stage], Any]:
-    """The usual request, with a job that says something more."""
+    """The usual request, whose job has further members."""
 
     def send(stage: Stage) -> Any:
         said = stage.usual
@@ -207,7 +207,7 @@ def large_result(stage: Stage) -> Any:
 
 
 def under_plain_asgi(stage: Stage) -> Any:
-    """As if Django's own ASGI handler had made the request."""
+    """As if Django's own ASGI handler had created the request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workers.bindings.ojs.progress.ASGIRequest", WSGIRequest)
         return stage.send()
@@ -241,7 +241,7 @@ def terminating_worker(stage: Stage) -> Any:
 
 LARGE = {"meta": {"a": "x" * 70_000}}
 THERE: dict[tuple[str, Code], Callable[[Stage], Any]] = {}
-"""What only some may be brought to refuse, by the names of their commands."""
+"""Ways to make single endpoints refuse, by the names of their commands."""
 ENQUEUING = ("jobs.create", "jobs.batch", "workflows.create")
 for name in ENQUEUING:
     THERE |= {

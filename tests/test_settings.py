@@ -1,4 +1,4 @@
-"""The stand-alone project's settings, read in processes with environments of their own."""
+"""The stand-alone project's settings, read in processes with separate environments."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_a_pooler_wants_is_said_by_variables():
 
 
 def test_connections_of_a_pool_are_asked_whether_they_live():
-    """One that is kept shows it; one that comes from a pool does not."""
+    """A persistent connection shows that it is dead; one from a pool does not."""
     assert database("postgresql://db.example.com/ojs", {"OJS_DB_POOL": "1"})["CONN_HEALTH_CHECKS"]
 
 
@@ -231,7 +231,7 @@ def test_what_kubernetes_sets_beside_us_is_passed_over():
     assert list(misread(KUBERNETES)) == []
 
 
-def test_an_address_in_the_place_of_an_option_is_ignored_and_told():
+def test_an_address_in_the_place_of_an_option_is_ignored_and_reported():
     environ = KUBERNETES | {"OJS_AGQ_PORT": "tcp://10.0.0.2:6380", "OJS_AGQ_HOST": "0.0.0.0"}
 
     assert ojs_options(environ) == {"AGQ": {"HOST": "0.0.0.0"}}

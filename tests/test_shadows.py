@@ -1,4 +1,4 @@
-"""A site with a top-level package called as one of ours learns what is wrong, and what to do."""
+"""A site's top-level package with the name of one of ours is reported, with a remedy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def migrate(tmp_path):
         return subprocess.run(
             [sys.executable, "-m", "django", "migrate"],
             cwd=tmp_path,
-            # As where ours are installed: the site's own folder comes first.
+            # As with an installed package: the site's own folder comes first.
             env=inherited
             | {
                 "DJANGO_SETTINGS_MODULE": "site_settings",

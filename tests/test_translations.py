@@ -1,4 +1,4 @@
-"""The admin in German and Spanish: nothing untranslated, and pages that answer in them."""
+"""The admin in German and Spanish: complete translations, and pages in these languages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def entries(catalogue):
 
 @every_catalogue
 def test_every_marked_string_is_translated(app, language):
-    """If it is not: `python -m tests.translations`, and fill in what is new."""
+    """If it is not: `python -m tests.translations`, and translate the new strings."""
     written = entries(translated(app, language))
 
     assert set(written) == set(entries(marked(app)))
@@ -61,7 +61,7 @@ def test_a_translation_has_the_placeholders_of_its_original(app, language):
     for entry in entries(translated(app, language)).values():
         originals, translations = texts(entry.id), texts(entry.string)
         assert len(originals) == len(translations)
-        # A singular may leave out its number; its translation does so then, too.
+        # A singular may omit its number; so may its translation.
         different += [
             (original, translation)
             for original, translation in zip(originals, translations, strict=True)
@@ -77,12 +77,12 @@ def test_what_is_compiled_is_what_is_written(app, language):
         found = gettext.GNUTranslations(stream)._catalog
     wanted = gettext.GNUTranslations(io.BytesIO(compiled(translated(app, language))))._catalog
 
-    # Without the header, which names the program that wrote it.
+    # Without the header, which names the generating program.
     assert {k: v for k, v in found.items() if k} == {k: v for k, v in wanted.items() if k}
 
 
 def test_one_text_has_one_translation():
-    """Both apps' catalogues become one at run time, where the other translation would be lost."""
+    """Both apps' catalogues are merged at run time, which would drop the other translation."""
     for language in LANGUAGES:
         ours, theirs = (entries(translated(app, language)) for app in SOURCES)
         both = ours.keys() & theirs.keys()
@@ -92,7 +92,7 @@ def test_one_text_has_one_translation():
 
 @every_catalogue
 def test_no_word_is_taken_from_another_app(app, language):
-    """Catalogues become one, and Django's own apps come first: give a word of ours a context."""
+    """Catalogues are merged, and Django's own apps come first: such words need a context."""
     taken = []
     with translation.override(language):
         for entry in entries(translated(app, language)).values():
@@ -109,7 +109,7 @@ def test_no_word_is_taken_from_another_app(app, language):
 
 
 def test_no_marked_string_hides_inside_an_f_string():
-    """Whoever collects them does not look there."""
+    """The extraction does not look there."""
     hidden = [
         f"{file.relative_to(ROOT)}:{call.lineno}"
         for app in SOURCES
@@ -130,7 +130,7 @@ def ask(client, url: str, language: str) -> str:
 
 
 def english_in(page: str, language: str) -> list[str]:
-    """What of our English stands on a page in another language, as a cell, a label or an item."""
+    """Our English texts on a page in another language, as a cell, a label or an item."""
     shown = {text.strip().rstrip(":").lower() for text in re.findall(r">([^<>]+)<", page)}
     ours = [entry for app in SOURCES for entry in translated(app, language) if entry.id]
     return sorted(
@@ -143,7 +143,7 @@ def english_in(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def fleet():
-    """A quiet worker with a job, and a queue with a job that nobody may have."""
+    """A quiet worker with a job, and a queue whose job no worker may have."""
     worker = WorkerFactory(state="quiet", queues=["mail"])
     JobFactory(queue="mail", active=True, reserved_by=worker.pk)
     JobFactory(queue="slow")
@@ -197,7 +197,7 @@ def test_numbers_have_the_marks_of_the_language(language, count, length):
 
 @pytest.mark.django_db
 def test_a_field_of_a_form_is_named_in_the_language_asked_for(fleet):
-    """Names that come from attributes of the models, not from a text in the code."""
+    """Names derived from attributes of the models, not from texts in the code."""
     client = operator()
     queue = reverse("admin:ojs_jobs_queue_change", args=["slow"])
 
@@ -228,7 +228,7 @@ def test_no_page_is_half_english(fleet, language):
 
 
 @pytest.mark.django_db
-def test_programs_are_answered_in_english_whoever_was_answered_before(fleet):
+def test_programs_are_answered_in_english_after_any_other_language(fleet):
     client = operator()
     ask(client, list_of("ojs_jobs_job"), "de")
 

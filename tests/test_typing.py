@@ -1,4 +1,4 @@
-"""A user's site passes `mypy --strict`: no `Any` comes from us, and mistakes are seen.
+"""A user's site passes `mypy --strict`: no `Any` comes from us, and mistakes are reported.
 
 Checked without django-stubs, as in many sites, so that nothing of ours is typed by Django's models.
 """
@@ -120,7 +120,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """What mypy says of the site, and of the same site with a mistake in each of its last lines."""
+    """mypy's output for the site, and for the site with a mistake in each of its last lines."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "mypy.ini").write_text("[mypy]\nstrict = True\ndisallow_any_expr = True\n")
     (folder / "site_of_user.py").write_text(SITE)
@@ -130,7 +130,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def mypy(folder: Path, name: str) -> str:
-    # Our packages are found as installed ones are: mypy says nothing of what is inside of them.
+    # Our packages are found like installed ones: mypy reports nothing inside them.
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-incremental", name]
     surroundings = {**os.environ, "MYPYPATH": ""}
     done = subprocess.run(
@@ -142,7 +142,7 @@ def mypy(folder: Path, name: str) -> str:
 
 @pytest.mark.slow
 def test_a_site_passes_the_strictest_checks(checked):
-    # The type that Python itself gives to an async function has `Any` in it.
+    # Python's own type of an async function contains `Any`.
     lines = [line for line in checked[0].splitlines() if "Coroutine[Any, Any, None]" not in line]
     assert [line for line in lines if ": error:" in line] == []
 

@@ -1,4 +1,4 @@
-"""Who may only look can change nothing: every address and every action there is, tried."""
+"""Users who may only view can change nothing: every URL and every action is tried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.database import rolled_back
 from tests.ojs_client import MEDIA_TYPE
 from workers.models import FleetOperation
 
-# Thousands of requests: minutes on a machine with other things to do.
+# Thousands of requests: minutes on a busy machine.
 pytestmark = [pytest.mark.django_db]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
@@ -52,7 +52,7 @@ def test_a_viewer_changes_nothing_at_any_address_by_any_method(viewer):
 
     replies = {}
     for url in urls:
-        # To the admin whatever is no POST is a GET.
+        # The admin treats everything but POST as GET.
         for method in ("get", "post") if url.startswith("/admin/") else METHODS:
             sent = form if method == "post" else None
             replies[url, method] = getattr(viewer, method)(url, sent).status_code
@@ -65,7 +65,7 @@ def test_a_viewer_changes_nothing_at_any_address_by_any_method(viewer):
 
 
 def test_what_an_administrator_confirms_a_viewer_cannot(viewer, admin_client):
-    """The very form that does it, sent by both: first by the one who may not."""
+    """The same form, submitted by both: first by the user without the permission."""
     for model, action in ACTIONS:
         name = model._meta.label
         asked = chosen(model, action)
@@ -86,7 +86,7 @@ READING = ("observe", "ojs:admin:read", "ojs:data:read")
 
 
 def calls(key: str) -> dict[tuple[str, str], int]:
-    """Try every address of the APIs by every method that writes."""
+    """Try every URL of the APIs with every method that writes."""
     job = str(Job.objects.filter(state="active").latest("pk").pk)
     dead = str(DeadJob.objects.latest("pk").pk)
     body = {
@@ -124,7 +124,7 @@ def test_who_only_reads_the_api_writes_nothing(site, who):
 
 
 def test_a_key_that_may_do_everything_does_much_by_the_same_calls(site):
-    """Else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     _, key = make_key("all")
 
     done = [call for call, status in calls(key).items() if status < 300]

@@ -1,9 +1,9 @@
-"""The catalogues of translations: what the code marks, what the `.po` files say, the `.mo` of it.
+"""The translation catalogues: the marked strings, the `.po` files, and the `.mo` files from them.
 
     python -m tests.translations     after marking a string: update the .po files, compile them
 
-It needs no gettext on the machine. New strings stand in the `.po` files without a translation, and
-`tests/test_translations.py` fails until each has one in every language.
+It needs no gettext on the machine. New strings are added to the `.po` files without a translation,
+and `tests/test_translations.py` fails until each has one in every language.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from django.utils.translation.template import templatize
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = ("de", "es")
 SOURCES = {"jobs": ("jobs", "templates"), "workers": ("workers",)}
-"""What each app ships: the templates travel inside `jobs`."""
+"""The apps' catalogues; the templates are part of `jobs`."""
 KEYWORDS = {
     "_": None,
     "gettext": None,
@@ -40,12 +40,12 @@ KEYWORDS = {
     "npgettext": ((1, "c"), 2, 3),
 }
 SINCE = datetime(2026, 11, 1, tzinfo=UTC)
-"""In the header: a date that told when would make two people's files differ in nothing else."""
+"""The date in the header: a real one would differ in files that are otherwise equal."""
 
 
 @cache
 def marked(app: str) -> Catalog:
-    """Return all that the app marks, without translations."""
+    """Return all strings that the app marks, without translations."""
     found = Catalog(project="django-ojs", domain="django", creation_date=SINCE)
     for place in SOURCES[app]:
         for file in sorted((ROOT / place).rglob("*")):
@@ -61,7 +61,7 @@ def marked(app: str) -> Catalog:
 def _strings(file: Path) -> Iterator[tuple[str | tuple[str, ...], str | None]]:
     source = file.read_text()
     if file.suffix == ".html":
-        # Python's words between the text made illegible; its indentation would mean something.
+        # Text between tags is blanked out, because its indentation would be significant in Python.
         lines = templatize(source, origin=str(file)).splitlines()
         source = "\n".join(line.strip() for line in lines)
     calls = extract_python(io.BytesIO(source.encode()), list(KEYWORDS), (), {})
@@ -69,7 +69,7 @@ def _strings(file: Path) -> Iterator[tuple[str | tuple[str, ...], str | None]]:
         texts = words if isinstance(words, tuple) else (words,)
         context = texts[0] if "pgettext" in function else None
         texts = texts[1:] if context else texts
-        # A variable in place of a text is marked where it is written down.
+        # A variable instead of a text is marked where it is defined.
         most = 2 if function.startswith("n") else 1
         if all(texts[:most]):
             yield texts[:most] if most == 2 else texts[0], context
@@ -115,7 +115,7 @@ def compiled(catalogue: Catalog) -> bytes:
 
 
 def update(app: str, language: str) -> None:
-    """Write the `.po` file anew, with the translations it has, and the `.mo` beside it."""
+    """Rewrite the `.po` file with its translations, and the `.mo` beside it."""
     file = po_file(app, language)
     if file.exists():
         catalogue = translated(app, language)

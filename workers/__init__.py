@@ -1,11 +1,11 @@
-"""Who runs jobs and how they talk to us: the OJS worker protocol (Layer 3) as a Django app."""
+"""Workers and how they communicate: the OJS worker protocol (Layer 3) as a Django app."""
 
 from __future__ import annotations
 
 import jobs
 
-# A site's own package of that name comes first on Python's path. Without this, the first import of
-# a part that it does not have would fail, and say nothing of the reason.
+# A site's own package with that name comes first on Python's path. Without this check, the first
+# import of a missing part would fail without giving the reason.
 if not hasattr(jobs, "OPEN_JOB_SPEC"):
     from django.core.exceptions import ImproperlyConfigured
 

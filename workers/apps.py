@@ -19,7 +19,7 @@ class WorkersConfig(AppConfig):
         from jobs.conf import ojs_settings
         from jobs.models.labels import translate_labels
 
-        # They connect themselves, and declare who may do what.
+        # Importing them connects receivers and declares permissions.
         from .access import table as access  # noqa: F401
         from .chores import finished_tasks, log  # noqa: F401
 
@@ -36,7 +36,7 @@ class WorkersConfig(AppConfig):
             post_migrate.connect(install_schedules, sender=self)
 
     def perform(self, document: dict[str, Any], **how: Any) -> Any:
-        """Run a job in this thread, for `jobs.testing`, which may not know the workers."""
+        """Run a job in this thread, for `jobs.testing`, which must not import `workers`."""
         from .runtime.inline import perform
 
         return perform(document, **how)

@@ -1,7 +1,7 @@
-"""Hooks of the public conformance suite, all of them; only `CONFORMANCE_MODE` loads this module.
+"""All hooks of the public conformance suite; loaded only with `CONFORMANCE_MODE`.
 
-The suite empties the server between two cases, and some of its jobs say what their worker shall
-hear. A system check refuses the mode outside `DEBUG`.
+The suite empties the server between two cases, and some of its jobs specify the directive that
+their worker is to get. A system check refuses the mode outside `DEBUG`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     models.FleetSample,
     models.Worker,
 )
-"""What a case may leave behind. Keys stay, and the processes that are listening and serving."""
+"""Models whose rows a case may leave behind. Keys and running processes are kept."""
 
 
 def is_on() -> bool:
@@ -65,7 +65,7 @@ def is_on() -> bool:
 
 
 class ConformanceViewSet(OJSViewSet):
-    """`/ojs/v1/admin/reset`, which is routed only while the mode is on."""
+    """`/ojs/v1/admin/reset`, which exists only while the mode is on."""
 
     resource = "reset"
 
@@ -80,13 +80,13 @@ class ConformanceViewSet(OJSViewSet):
 
 @receiver(request_started, dispatch_uid="ojs_conformance_queues")
 def forget_queues(**kwargs: Any) -> None:
-    """Another server process may have deleted the queues that this one has made sure of."""
+    """Another server process may have deleted queues that this process has cached."""
     if is_on():
         engine.forget_queues()
 
 
 def obey_test_directive(reply: protocol.Reply) -> None:
-    """Let a job whose `meta` has a `test_directive` say what its worker shall hear."""
+    """Let a job's `meta.test_directive` set the directive for its worker."""
     if not is_on():
         return
     jobs = Job.objects.filter(pk__in=reply.jobs_extended).values_list("meta", flat=True)

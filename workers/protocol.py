@@ -85,8 +85,8 @@ def register(
             "state": WorkerState.RUNNING,
             "sequence": None,
             "left_at": None,
-            # It has come back: a running worker that died is a contradiction. That it was away
-            # stands in the record of events.
+            # It has come back: a running worker cannot be dead. The record of events shows that it
+            # was away.
             "died_at": None,
         }
         # Version ranges that a registration leaves out no longer apply.

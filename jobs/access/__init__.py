@@ -1,4 +1,4 @@
-"""Authorization: one table of who may do what, for every command of every protocol.
+"""Authorization: one table of permissions, for every command of every protocol.
 
 `table` is the mechanism. `producing` declares what `jobs` serves, `workers.access.table` the Admin
 API for workers, and the package of each worker protocol its own commands. A command without a

@@ -1,4 +1,4 @@
-"""Declares who may use what `jobs` serves: OJS HTTP for producers and operators, the Admin API."""
+"""Permissions for the commands of `jobs`: OJS HTTP for producers and operators, the Admin API."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ declare(
     ojs("dead-letter.retry", OPERATE, OWN, hides=True),
     ojs("dead-letter.destroy", OPERATE, OWN),
     ojs("dead-letter.purge", PURGE, OWN),
-    ojs("reset.reset", (), SHARED, is_open=True, note="Not there outside `CONFORMANCE_MODE`."),
+    ojs("reset.reset", (), SHARED, is_open=True, note="Exists only with `CONFORMANCE_MODE`."),
 )
 declare(
     admin("jobs.list", READ, OWN, reads=True, note="Shows neither arguments nor results."),

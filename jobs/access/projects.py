@@ -1,4 +1,4 @@
-"""Projects: a key of a project sees the jobs and workers of that project only.
+"""Projects: a key of a project can access only the jobs and workers of that project.
 
 A job's project is that of the key it was enqueued with, and never changes. Checking first and
 acting afterwards is therefore no race: a job of another project stays one. No project (the empty

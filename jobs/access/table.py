@@ -58,7 +58,7 @@ class Command:
     binding: str
     """A `Binding`, or the name of a worker protocol in the table."""
     name: str
-    """`resource.action` of a viewset, or the command's word."""
+    """`resource.action` of a viewset, or the name of the command."""
     scopes: tuple[Scope, ...]
     """Any of these allows it; empty where every key does."""
     of_project: OfProject
@@ -71,7 +71,7 @@ class Command:
     """It returns arguments, results or errors to keys that may not see them: these are redacted
     unless the key has `ojs:admin:args`."""
     note: str = ""
-    """A remark for people."""
+    """A remark for the reference."""
     opened_by: frozenset[str] = field(init=False, repr=False)
     """All scopes that allow it, including the wider ones; empty where every key does."""
 
@@ -151,7 +151,7 @@ def authorize(caller: Caller, command: Command | None) -> None:
             command concerns all projects, or the command is not declared.
     """
     if command is None:
-        raise PermissionDenied("No key may do that: this server does not declare who may.")
+        raise PermissionDenied("No key permits this: the command is not declared.")
     if command.is_open:
         return
     if command.opened_by and command.opened_by.isdisjoint(caller.scopes):
@@ -162,7 +162,7 @@ def authorize(caller: Caller, command: Command | None) -> None:
         )
     if caller.project and command.of_project is OfProject.NOTHING:
         raise PermissionDenied(
-            "This API key belongs to a project, and this concerns all of them.",
+            "This API key belongs to a project, and this concerns all projects.",
             hint="Use a key without a project.",
             project=caller.project,
         )

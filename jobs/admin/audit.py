@@ -1,7 +1,7 @@
-"""The audit of operators' actions, to read and search; read only.
+"""The audit of operators' actions, to read and search.
 
-Other apps add what they know of an action: `found_by` what it can be searched by, `leads_to` pages
-about what became of it.
+Other apps can extend it: `found_by` adds search criteria, `leads_to` links to pages about an
+action's outcome.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
-        """How the targets were chosen; the first of them where nothing else is recorded."""
+        """How the targets were chosen; the first of them if nothing else is recorded."""
         members = {key: value for key, value in action.selection.items() if key != "ids"}
         words = "; ".join(f"{key}: {_shown(value)}" for key, value in members.items())
         return display.code(words) if words else self._links(action, NAMED) or display.NOTHING

@@ -28,7 +28,7 @@ from ..access.audit import of_request, record_action
 from ..store.database import atomic
 
 Text = str | Promise
-"""Translated when it is shown."""
+"""Text that is translated when it is shown."""
 
 MOST = 1000
 """Objects that one confirmation covers; the page gives the number of the rest, for another one."""
@@ -69,7 +69,7 @@ class TypedForm(ReasonForm):
 
 
 DESTRUCTIVE: set[str] = set()
-"""Names of the actions that cannot be undone: their buttons look like it."""
+"""Names of actions that cannot be undone, whose buttons look different."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Question:
     """Name of the action that asks."""
     title: Text
     consequence: Text
-    """What will happen, and when."""
+    """The consequence, and when it takes effect."""
     button: Text
     is_destructive: bool = False
     form_class: type[forms.Form] = ReasonForm
     template: str = "admin/ojs/confirm.html"
     details: Callable[[Sequence[Any]], dict[str, Any]] = lambda objects: {}
-    """What else this question's template shows about the objects."""
+    """Further information about the objects, for this question's template."""
     most: int = MOST
     """Objects that one confirmation covers."""
     columns: tuple[str, ...] = ()
@@ -94,9 +94,9 @@ class Question:
     states: tuple[str, ...] = ()
     """States of jobs that the action changes; others are skipped, and the page says so."""
     concerns: Callable[[Any], Any] = lambda objects: objects
-    """Narrows a queryset to the objects that the action can concern; the others are left out."""
+    """Narrows a queryset to the objects that the action can affect; others are omitted."""
     left_out: Callable[[int, int], str] = lambda count, rest: ""
-    """Says so, given how many it concerns and how many it does not."""
+    """Text for the page, given how many objects are affected and how many are omitted."""
 
     def __post_init__(self) -> None:
         if self.is_destructive:

@@ -73,7 +73,7 @@ def absolute(moment: datetime) -> str:
 
 
 def exactly(moment: datetime) -> str:
-    """For a tooltip: in the reader's time zone and, if that is another one, in UTC."""
+    """For a tooltip: in the reader's time zone and, if different, in UTC."""
     local, utc = absolute(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return local if local == utc else f"{local} = {utc}"
 
@@ -159,7 +159,7 @@ def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
 
 
 def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> str:
-    """`admin_url()` for a reader: empty too where this user may not look at the model."""
+    """`admin_url()` for a reader: also empty if this user may not view the model."""
     pages = site._registry.get(model)
     if pages is None or not pages.has_view_or_change_permission(request):
         return ""

@@ -33,9 +33,9 @@ class JobChangeList(FiguresChangeList):
     """Reads only the beginning of the arguments, and searches no more jobs than necessary."""
 
     searched_since: Any = None
-    """Jobs made earlier were not searched; None if all were."""
+    """Jobs created before this were not searched; None if all were."""
     problem = ""
-    """Why the text in the search box is no search."""
+    """Why the text in the search box is not a valid search."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         try:

@@ -1,4 +1,4 @@
-"""Tells open admin pages that something has changed, so that they fetch themselves anew.
+"""Notifies open admin pages of changes, so that they reload their content.
 
 The stream carries no data: a page shows what its user may see, as it does when it is reloaded.
 """
@@ -21,7 +21,7 @@ from ..models import Event
 from ..store.database import alias
 
 EVERY = 1.0
-"""Seconds between two looks at the record of events, for all pages of a process together."""
+"""Seconds between two queries of the record of events, for all pages of a process together."""
 ANYWAY = 15.0
 """Seconds after which a page refreshes anyway: not everything that it shows is an event."""
 LONGEST = 300.0
@@ -33,7 +33,7 @@ CHANGED = b"event: changed\ndata:\n\n"
 def live(request: HttpRequest) -> HttpResponse:
     """The stream of a page; the caller has checked that its user may see the admin."""
     if LOOP not in request.META:
-        # 204 keeps the browser from asking again.
+        # 204 keeps the browser from reconnecting.
         return HttpResponse(status=204)
     return StreamedResponse(Answer(200, dict(STREAM_HEADERS), b"", changes))
 
@@ -52,7 +52,7 @@ async def changes(loop: Loop) -> AsyncIterator[bytes]:
 
 
 class News(Poll[asyncio.Event]):
-    """Looks at the record on behalf of all open pages of this process."""
+    """Queries the record on behalf of all open pages of this process."""
 
     every = EVERY
     subject = "The record of events, for open pages,"

@@ -23,7 +23,7 @@ class Row:
     cells: list[tuple[int, str]]
     """For each window: how many, and a link to the list of them; no link for several names."""
     others: int = 0
-    """How many names the row stands for that have none of their own."""
+    """The number of other names that the row summarizes."""
 
 
 def matrix(request: Any) -> dict[str, Any]:

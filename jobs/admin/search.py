@@ -34,7 +34,7 @@ NOTHING = Q(pk__in=[])
 
 
 class BadSearch(ValueError):
-    """The text is no search; says which word, and what would be one."""
+    """The text is not a valid search; the message names the word and the valid ones."""
 
 
 def _id(text: str) -> Q:
@@ -101,7 +101,7 @@ def search(jobs: QuerySet[Any], text: str, *, sees_all: bool = True) -> QuerySet
         sees_all: False for a user who could otherwise guess hidden values by searching for them.
 
     Raises:
-        BadSearch: a term is none.
+        BadSearch: a term is invalid.
     """
     for word in smart_split(text):
         jobs = jobs.filter(_term(word, sees_all))

@@ -22,7 +22,7 @@ from .words import word
 
 
 class Reason(str):
-    """What keeps a job from running, and the way on.
+    """What prevents a job from running, and a link.
 
     Args:
         to: the object whose page has more, or the model whose list does.
@@ -40,7 +40,7 @@ class Reason(str):
         return made
 
     def url(self, site: Any, request: Any) -> str:
-        """The address of that page; empty for a reader who may not look at it."""
+        """The URL of that page; empty for a user who may not view it."""
         if self.to is None:
             return ""
         if not isinstance(self.to, type):

@@ -1,4 +1,4 @@
-"""Many jobs in one request: enqueue, cancel, retry, delete (OJS bulk operations)."""
+"""Changes many jobs in one request: enqueue, cancel, retry, delete (OJS bulk operations)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .verbs import enqueued
 
 KEPT = timedelta(hours=24)
 ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
-"""Refusals that concern single jobs of a batch."""
+"""Refusals that concern individual jobs of a batch."""
 
 
 class BulkViewSet(OJSViewSet):
@@ -49,7 +49,7 @@ class BulkViewSet(OJSViewSet):
     resource = "bulk"
 
     def enqueue(self, request: Request) -> Response:
-        """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""
+        """Enqueue many jobs: `atomic`, or as many as possible (§5)."""
         body = self.read(required=True)
         documents = BulkEnqueue.jobs.read(body)
         if len(documents) > ojs_settings.MAX_BULK:
@@ -72,7 +72,7 @@ class BulkViewSet(OJSViewSet):
             done |= _store_all(valid)
         full = [result for result in done.values() if isinstance(result, QueueFull)]
         for last in {each.details["queue"]: each for each in full}.values():
-            # Recorded where it was refused, and undone with that.
+            # Recorded here, because the batch that was refused has been rolled back.
             engine.bounds.record_refusal(last)
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
@@ -95,7 +95,7 @@ class BulkViewSet(OJSViewSet):
         return {"index": index, "status": status, "job": enqueued(result)}
 
     def cancel(self, request: Request) -> Response:
-        """Cancel the jobs that wait, by ids or by a filter (§6)."""
+        """Cancel waiting jobs, by ids or by a filter (§6)."""
         return self._change("cancel")
 
     def retry(self, request: Request) -> Response:
@@ -103,7 +103,7 @@ class BulkViewSet(OJSViewSet):
         return self._change("retry")
 
     def delete_finished(self, request: Request) -> Response:
-        """Delete finished jobs for good (§8)."""
+        """Delete finished jobs permanently (§8)."""
         return self._change("delete")
 
     def _change(self, operation: str) -> Response:
@@ -118,13 +118,13 @@ class BulkViewSet(OJSViewSet):
     def _answered(
         self, operation: str, body: dict[str, Any], act: Callable[[], tuple[int, dict[str, Any]]]
     ) -> Response:
-        """Answer, or answer again what was answered before under the same key (§10)."""
+        """Answer; repeat the earlier response to a request with the same key (§10)."""
         header = self.request.META.get("HTTP_IDEMPOTENCY_KEY")
         given = header or Bulk.idempotency_key.read(body)
         if given and len(given) > LONGEST_KEY:
             raise refuse("Idempotency-Key", f"The key may have at most {LONGEST_KEY} characters.")
         if given:
-            # Another project's requests are not there for this one.
+            # Keys of different projects are independent.
             given = f"{self.caller.project}\x00{given}" if self.caller.project else given
             asked = {name: value for name, value in body.items() if name != "idempotency_key"}
             status, document = once(operation, given, asked, act)
@@ -140,10 +140,10 @@ Stored = dict[int, NewJob | OJSError]
 
 
 def _store(jobs: dict[int, NewJob]) -> Stored:
-    """Enqueue together what can be; where a batch is refused, its halves are tried (§5.3)."""
+    """Enqueue as many as possible in one batch; if a batch is refused, try its halves (§5.3)."""
     if not jobs:
         return {}
-    # A refused attempt leaves its marks on unique jobs.
+    # A refused attempt modifies unique jobs.
     fresh = {index: replace(job, attributes=dict(job.attributes)) for index, job in jobs.items()}
     try:
         with atomic():
@@ -160,7 +160,7 @@ def _store(jobs: dict[int, NewJob]) -> Stored:
 
 
 def _store_all(jobs: dict[int, NewJob]) -> Stored:
-    """Enqueue all of them, or none and say which of them were in the way (§5.3)."""
+    """Enqueue all of them, or none and report which were refused (§5.3)."""
     with atomic():
         stored = _store(jobs)
         if any(isinstance(result, OJSError) for result in stored.values()):
@@ -171,12 +171,12 @@ def _store_all(jobs: dict[int, NewJob]) -> Stored:
 def once(
     operation: str, key: str, asked: Any, act: Callable[[], tuple[int, dict[str, Any]]]
 ) -> tuple[int, dict[str, Any]]:
-    """Do it the first time; later return what was answered then (§10.1).
+    """Do it the first time; later return the stored response (§10.1).
 
-    The key's row is written first: a repetition that comes meanwhile waits for it.
+    The row of the key is written first, so a concurrent repetition waits for it.
 
     Raises:
-        Conflict: the key was used for another request.
+        Conflict: the key was used for a different request.
     """
     now = clock.now()
     key = hashlib.sha256(key.encode()).hexdigest()

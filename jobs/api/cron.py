@@ -1,7 +1,7 @@
 """Cron over HTTP (OJS cron §8, HTTP §13).
 
-The documents disagree about a name that is taken: the cron document wants it updated (CRON-26),
-the HTTP binding refused. A site registers its schedules at every start, so it is updated.
+The documents disagree about an existing name: the cron document requires an update (CRON-26), the
+HTTP binding a refusal. This server updates, because sites register their schedules at every start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..store.database import atomic
 
 
 def cron_document(cron: CronJob) -> dict[str, Any]:
-    """A cron job in the words of every document and public client."""
+    """A cron job, with the names of every document and public client."""
     template = cron.template
     options = template.get("options") or {}
     document: dict[str, Any] = {
@@ -76,7 +76,7 @@ class CronViewSet(OJSViewSet):
             NotFound: the caller's project has no such cron job.
         """
         name = named.get("name")
-        # A cron job's project is for good: looking first is no race.
+        # A cron job's project never changes, so checking first is not a race.
         if name and not scope_to(CronJob.objects.filter(pk=name), caller.project).exists():
             raise _unknown(name)
 
@@ -99,7 +99,7 @@ class CronViewSet(OJSViewSet):
         return Response(wrapped | {"count": pagination["total"], "pagination": pagination})
 
     def create(self, request: Request) -> Response:
-        """Register, or update what has the name (§8.1)."""
+        """Register a cron job, or update the one with this name (§8.1)."""
         new = new_cron_job(self.read(required=True), clock.now())
         cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
         response = Response(reply(cron), status=201 if created else 200)
@@ -149,7 +149,7 @@ class CronViewSet(OJSViewSet):
         return Response(run_document(run), status=201 if run.job_id else 200)
 
     def history(self, request: Request, name: str) -> Response:
-        """What became of its occurrences, newest first."""
+        """The outcomes of its occurrences, newest first."""
         if not CronJob.objects.filter(pk=name).exists():
             raise _unknown(name)
         limit = CronHistoryQuery.limit.read(request.query_params)

@@ -1,4 +1,4 @@
-"""Jobs over HTTP, producer side: enqueue, look, cancel, activate (OJS HTTP §9)."""
+"""Jobs over HTTP, producer side: enqueue, inspect, cancel, activate (OJS HTTP §9)."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def parse_id(text: str) -> UUID:
 
 
 def errors_of(job: Job) -> list[dict[str, Any]]:
-    """The job's failed attempts, oldest first; the newest of a long history."""
+    """The job's failed attempts, oldest first; only the newest ones of a long history."""
     newest = job.errors.order_by("-id").values(*ERROR_FIELDS)[:ERRORS_SHOWN]
     return list(newest)[::-1]
 
 
 def result_metadata(job: Job) -> dict[str, Any]:
-    """When the result was stored, until when it stays, and its size (§6.2).
+    """When the result was stored, until when it is kept, and its size (§6.2).
 
-    Of a job that was discarded without one, nothing was stored.
+    A job that was discarded without a result has none of these.
     """
     expires_at = result_expires_at(job)
     has_one = job.state == State.COMPLETED or job.result is not None
@@ -74,12 +74,12 @@ def result_metadata(job: Job) -> dict[str, Any]:
 
 
 def full_envelope(job: Job, project: str = "") -> dict[str, Any]:
-    """The whole envelope, with history, progress and what there is to say of the result.
+    """The full envelope, with history, progress and the result's metadata.
 
     Args:
-        project: that of the key which reads it.
+        project: the project of the key that reads it.
     """
-    # Also of a job that has not run yet: one retried from the dead letter keeps its history.
+    # Even for a job that has not run yet: one retried from the dead letter keeps its history.
     document = envelope(job, errors_of(job), project=project)
     report = ProgressReport.objects.filter(pk=job.pk).first()
     if report is not None:
@@ -184,7 +184,7 @@ class JobViewSet(OJSViewSet):
         return self.carry_out(verbs.batch)
 
     def prioritize(self, request: Request, job_id: str) -> Response:
-        """Change the priority of a job that waits (OJS priority §8.1)."""
+        """Change the priority of a waiting job (OJS priority §8.1)."""
         change = engine.prioritize(parse_id(job_id), read_priority(self.read(required=True)))
         document = full_envelope(change.job, self.caller.project)
         extra = {"id": document["id"], "priority": document["priority"]}
@@ -196,7 +196,7 @@ class JobViewSet(OJSViewSet):
         document = self._document(job_id)
         response = self._answer(document)
         if document["state"] not in TERMINAL:
-            # For those who poll (OJS results §8.1).
+            # For clients that poll (OJS results §8.1).
             response["Retry-After"] = "1"
         return response
 

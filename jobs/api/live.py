@@ -22,7 +22,7 @@ from ..realtime.sse import EventStream
 
 RESOURCE = "live"
 TYPES = (FollowQuery.event_types, FollowQuery.types)
-"""The parameter of the document, and that of the public command line."""
+"""The specification's parameter, and that of the public command line."""
 ONE_OF = (ChannelQuery.channel, ChannelQuery.queue, ChannelQuery.job_id)
 
 
@@ -33,19 +33,19 @@ class LiveViewSet(OJSViewSet):
     queries = {"of_job": FollowQuery, "of_queue": FollowQuery, "of_channel": ChannelQuery}
 
     def of_job(self, request: Request, **named: str) -> Response:
-        """What happens to a job, until it has ended (§2.1)."""
+        """The events of a job, until it has ended (§2.1)."""
         return self.carry_out(of_job, **named)
 
     def of_queue(self, request: Request, **named: str) -> Response:
-        """What happens to the jobs of a queue (§2.2)."""
+        """The events of the jobs of a queue (§2.2)."""
         return self.carry_out(of_queue, **named)
 
     def of_channel(self, request: Request) -> Response:
-        """What happens on any channel, for the public SDKs."""
+        """The events of any channel, for the public SDKs."""
         return self.carry_out(of_channel)
 
     def socket(self, request: Request) -> Response:
-        """Where WebSockets are opened (§3.1), for a request that opens none."""
+        """The address of the WebSocket (§3.1), for a request that is not a handshake."""
         raise UpgradeRequired(
             "This address takes WebSocket connections.",
             hint="Connect with a WebSocket client, to a server with an event loop.",
@@ -67,7 +67,7 @@ def of_channel(request: VerbRequest) -> VerbResponse:
 def _channel(query: dict[str, str]) -> Channel:
     """
     Raises:
-        InvalidRequest: it names several channels, or none that there is.
+        InvalidRequest: it names several channels, or one that does not exist.
     """
     named = {one.name: query[one.name] for one in ONE_OF if query.get(one.name)}
     if len(named) > 1:

@@ -1,4 +1,4 @@
-"""What operators do to queues over HTTP (OJS HTTP §11; admin API §6; queue configuration §9)."""
+"""Operations on queues over HTTP (OJS HTTP §11; admin API §6; queue configuration §9)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QueueOperationsViewSet(OJSViewSet):
     resource = "queues"
 
     def retrieve(self, request: Request, name: str) -> Response:
-        """A queue, its configuration and how deep it is (queue configuration §9.3)."""
+        """A queue, its configuration and its depth (queue configuration §9.3)."""
         queue = found(name)
         document = full_document(queue)
         stats = statistics(queue, self.caller.project)
@@ -42,12 +42,12 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response(document | extra)
 
     def stats(self, request: Request, name: str) -> Response:
-        """How many jobs it has in which state (OJS HTTP §11.2)."""
+        """The number of its jobs by state (OJS HTTP §11.2)."""
         queue = found(name)
         project = self.caller.project
         stats = statistics(queue, project)
         total = sum(stats[state] for state in State.values)
-        # Flat as well: so the JavaScript and Ruby SDKs read it.
+        # At the top level as well, where the JavaScript and Ruby SDKs read it.
         flat = queue_document(queue) | stats
         recently = counts.last_hour(name, project)
         return Response(
@@ -61,7 +61,7 @@ class QueueOperationsViewSet(OJSViewSet):
         )
 
     def priorities(self, request: Request, name: str) -> Response:
-        """How many available jobs there are of each priority (OJS priority §10.3)."""
+        """The number of available jobs by priority (OJS priority §10.3)."""
         found(name)
         rows = scope_to(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
         rows = rows.order_by("priority")
@@ -75,7 +75,7 @@ class QueueOperationsViewSet(OJSViewSet):
         )
 
     def pause(self, request: Request, name: str) -> Response:
-        """Hand out none of its jobs; new ones are taken and wait (OJS HTTP §11.3)."""
+        """Stop handing out its jobs; new ones are still accepted (OJS HTTP §11.3)."""
         body = self.read()
         reason = ShortReason.reason.read(body)
         with atomic():
@@ -96,7 +96,7 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response(self._state(queue) | {"draining_since": format_timestamp(clock.now())})
 
     def resume(self, request: Request, name: str) -> Response:
-        """Hand them out again (OJS HTTP §11.4)."""
+        """Hand out its jobs again (OJS HTTP §11.4)."""
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
             self._trace("resume_queue", name)
@@ -130,7 +130,7 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response({"queue": name, "config": full_document(queue)["config"]})
 
     def configure(self, request: Request, name: str) -> Response:
-        """Change what is named; null takes it away (§9.1; backpressure §6.2)."""
+        """Change the given members; null removes one (§9.1; backpressure §6.2)."""
         document = self._configured(name, self.read(required=True))
         return Response(document | {"queue": document})
 
@@ -151,7 +151,7 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response(self._configured(name, {"rate_limit": self.read(required=True)}))
 
     def destroy(self, request: Request, name: str) -> Response:
-        """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
+        """Delete a queue; the request decides about its jobs (queue configuration §5.3)."""
         body = self.read()
         strategy = DeleteQueue.strategy.read(body)
         target = ""
@@ -172,7 +172,7 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response(document, status=200 if gone else 202)
 
     def purge(self, request: Request, name: str) -> Response:
-        """Delete its jobs of some states; a bounded number in one request (admin API §6.5)."""
+        """Delete its jobs in the given states; a limited number per request (admin API §6.5)."""
         body = self.read()
         if not Purge.confirm.read(body):
             raise refuse("confirm", "The 'confirm' field must be true: purging is final.")
@@ -198,7 +198,7 @@ class QueueOperationsViewSet(OJSViewSet):
 def checked(name: str) -> str:
     """
     Raises:
-        InvalidRequest: no queue can be called that.
+        InvalidRequest: this is not a valid queue name.
     """
     return NewQueue.name.check(name, "queue")
 
@@ -215,10 +215,10 @@ def found(name: str) -> Queue:
 
 
 def statistics(queue: Queue, project: str = "") -> dict[str, Any]:
-    """Its jobs by state; `depth` is what a bound is about (OJS backpressure §3).
+    """The number of its jobs by state; a bound limits `depth` (OJS backpressure §3).
 
     Args:
-        project: whose jobs; empty means everybody's.
+        project: counts only its jobs; empty means all jobs.
     """
     jobs = scope_to(Job.objects.filter(queue=queue.pk).order_by(), project)
     found = dict.fromkeys(State.values, 0)

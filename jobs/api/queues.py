@@ -28,9 +28,9 @@ from ..store.database import atomic
 from .jobs import errors_by_job, full_envelope, parse_id
 
 MAX_DEAD = 100
-"""Dead letter jobs on a page (OJS HTTP §12.1)."""
+"""Dead letter jobs per page (OJS HTTP §12.1)."""
 LOOKED_AT = 2000
-"""Events read for one page of a project's."""
+"""Events read for one page of a project's events."""
 
 
 class QueueViewSet(OJSViewSet):
@@ -40,7 +40,7 @@ class QueueViewSet(OJSViewSet):
     queries = {"list": Page}
 
     def create(self, request: Request) -> Response:
-        """Make a queue before its first job (queue configuration §9.2)."""
+        """Create a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
         name = NewQueue.name.read(body)
         config = queue_config.parse(NewQueue.config.read(body) or {})
@@ -82,7 +82,7 @@ def queue_document(queue: Queue) -> dict[str, Any]:
 
 
 def full_document(queue: Queue) -> dict[str, Any]:
-    """A queue and what it was told (queue configuration §9.3)."""
+    """A queue and its configuration (queue configuration §9.3)."""
     config = queue_config.public(queue.config)
     if queue.concurrency is not None:
         config["concurrency"] = queue.concurrency
@@ -93,7 +93,7 @@ def full_document(queue: Queue) -> dict[str, Any]:
 
 
 class DeadLetterViewSet(OJSViewSet):
-    """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
+    """`/ojs/v1/dead-letter`: the discarded jobs (OJS HTTP §12)."""
 
     resource = "dead-letter"
 
@@ -114,7 +114,7 @@ class DeadLetterViewSet(OJSViewSet):
         return Response(job_reply(document))
 
     def destroy(self, request: Request, job_id: str) -> Response:
-        """Delete it for good (OJS HTTP §12.3)."""
+        """Delete it permanently (OJS HTTP §12.3)."""
         wanted = parse_id(job_id)
         with atomic():
             if not engine.delete_dead([wanted]):
@@ -162,7 +162,7 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
 
 
 class EventViewSet(OJSViewSet):
-    """`/ojs/v1/events`: what happened, in order, from a cursor on (OJS events §6.4)."""
+    """`/ojs/v1/events`: the record of events, in order, after a cursor (OJS events §6.4)."""
 
     resource = "events"
     queries = {"list": EventQuery}
@@ -193,11 +193,11 @@ class EventViewSet(OJSViewSet):
 
 
 def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
-    """A page of the events of one project's jobs: those found, the last one looked at, and whether
+    """A page of the events of one project's jobs: those found, the last one read, and whether
     there are more.
 
-    Events carry no project. So many are looked at, however few are found: the cursor goes on
-    behind those, so that a reader gets everything and no request reads it all.
+    Events have no project. A fixed number of them is read, however few match; the next cursor
+    continues after those. So a reader gets every event, and no request reads the whole record.
     """
     looked_at = list(rows[:LOOKED_AT])
     ids = {event.subject: parse_uuid(event.subject) for event in looked_at if event.job_type}

@@ -1,4 +1,5 @@
-"""Rate limit partitions over HTTP: look, and override for a while (OJS rate limiting §10)."""
+"""Rate limit partitions over HTTP: read them, and override limits temporarily (OJS rate limiting
+§10)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class RateLimitViewSet(OJSViewSet):
         return Response(documents([_found(key)])[0])
 
     def override(self, request: Request, key: str) -> Response:
-        """Put other limits over a key's own, until `expires_at` or for good (§10.2)."""
+        """Override the limits of a key, until `expires_at` or permanently (§10.2)."""
         body = self.read(required=True)
         now = clock.now()
         until = Expiring.expires_at.read(body, now)
@@ -82,11 +83,11 @@ def _found(key: str) -> RateLimit:
 
 
 def documents(rows: Any) -> Any:
-    """Where the partitions stand (§10.1)."""
+    """The current state of the partitions (§10.1)."""
     now = clock.now()
     keys = [row.key for row in rows]
     jobs = Job.objects.filter(rate_key__in=keys, rate_key__gt="").order_by()
-    # With the queues, so that the index that a fetch reads finds those that wait.
+    # Filters by queue, to use the same index as a fetch for the waiting jobs.
     queues = Queue.objects.filter(has_limits=True).values("pk")
     active, waiting = (
         dict(found.values_list("rate_key").annotate(jobs=Count("pk")))

@@ -1,4 +1,4 @@
-"""Results over HTTP: read one, wait for it, read many (OJS results §8, §9.3, §10)."""
+"""Results over HTTP: read one, wait for one, read many (OJS results §8, §9.3, §10)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def retrieve(request: VerbRequest, job_id: str) -> VerbResponse | Waiting[Any]:
-    """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
+    """The outcome of a job; with `wait=true`, waits for it (§8.2)."""
     parameters = QueryDict(request.meta.get("QUERY_STRING", ""))
     identifier = parse_id(job_id)
     seconds = ResultQuery.timeout.read(parameters)

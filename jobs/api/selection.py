@@ -1,4 +1,4 @@
-"""Which jobs a bulk request means, and what it does to them (OJS bulk operations §6 to §8)."""
+"""Selects the jobs of a bulk request and changes them (OJS bulk operations §6 to §8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PE
 
 @dataclass(frozen=True)
 class Operation:
-    """A verb of the document: its words, the states it takes, and those of a filter without any."""
+    """A verb of the document: its words, the states it accepts, and a filter's default states."""
 
     did: str
     states: frozenset[State]
@@ -39,7 +39,7 @@ class Operation:
 
 
 OPERATIONS = {
-    # A worker runs the active ones: those are cancelled one by one, knowingly (§6.1).
+    # Active jobs are running on a worker, so they are cancelled only by id (§6.1).
     "cancel": Operation(
         "cancelled",
         WAITING,
@@ -66,7 +66,7 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The jobs of a bulk request: by ids, answered one by one, or by a filter."""
+    """The jobs of a bulk request: by ids, with a result for each, or by a filter."""
 
     operation: str
     jobs: Any
@@ -78,7 +78,7 @@ class Selection:
     def read(cls, body: Document, operation: str, actor: Actor, project: str) -> Selection:
         """
         Raises:
-            InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
+            InvalidRequest: neither ids nor a filter, both, or an invalid one.
             BatchTooLarge: too many ids.
         """
         ids, wanted = body.get("job_ids"), BulkChange.filter.read(body)
@@ -98,15 +98,15 @@ class Selection:
         return OPERATIONS[self.operation]
 
     def preview(self) -> dict[str, Any]:
-        """How many jobs it would touch; nothing is done."""
+        """The number of jobs it would change, without changing them."""
         matched, more = engine.bulk.preview(self.jobs, self.verb.states)
         return {"dry_run": True, "total_matched": matched, "has_more": more}
 
     def carry_out(self, whole: bool) -> tuple[int, dict[str, Any]]:
-        """Do it, and return the status and the reply.
+        """Do it, and return the status and the response.
 
         Args:
-            whole: all of the jobs or none.
+            whole: change all of the jobs or none.
         """
         with atomic():
             status, document = self._by_ids(whole) if self.ids is not None else self._by_filter()
@@ -127,7 +127,7 @@ class Selection:
         return self.verb.act(self.jobs, **extra)
 
     def _by_filter(self) -> tuple[int, dict[str, Any]]:
-        # Whatever else the filter matches is in a state the verb does not take.
+        # Any other jobs that match are in states that the verb does not accept.
         done = self._act()
         did = self.verb.did
         _, more = engine.bulk.preview(self.jobs, self.verb.states, most=0)
@@ -176,7 +176,7 @@ class Selection:
         }
 
     def _allowed(self) -> Selection:
-        """Only what the verb takes: `bulk.cancel` itself would cancel active jobs as well."""
+        """Only states that the verb accepts: `bulk.cancel` itself would cancel active jobs, too."""
         jobs = self.jobs.filter(state__in=sorted(self.verb.states))
         return Selection(self.operation, jobs, self.ids, self.actor)
 
@@ -188,10 +188,10 @@ def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:
 
 
 def filtered(wanted: Document, default: frozenset[State]) -> Any:
-    """The jobs a filter means (OJS bulk §6.1; admin API §8.1).
+    """The jobs that a filter matches (OJS bulk §6.1; admin API §8.1).
 
     Raises:
-        InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
+        InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
     """
     for name in wanted:
         if name not in BulkFilter.names:

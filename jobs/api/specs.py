@@ -1,6 +1,6 @@
-"""Job specs over HTTP: what a deployment registers, so that only workers that match are given jobs.
+"""Job specs over HTTP: registered checksums, so that only workers with a matching one get jobs.
 
-Ours: the OJS documents have no such endpoint. See `docs/protocols/rota.md`.
+An extension: the OJS documents have no such endpoint. See `docs/protocols/rota.md`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SpecViewSet(OJSViewSet):
     queries = {"list": Page}
 
     def list(self, request: Request) -> Response:
-        """What is registered, by type."""
+        """Registered specs, by type."""
         found, pagination = page(
             request.query_params,
             JobSpec.objects.order_by("type"),
@@ -50,7 +50,7 @@ class SpecViewSet(OJSViewSet):
         )
 
     def create(self, request: Request) -> Response:
-        """Make the checksums in `specs` (type → checksum) the status quo: all of them or none."""
+        """Register the checksums in `specs` (type → checksum): all of them or none."""
         checksums = RegisterSpecs.specs.read(self.read(required=True))
         with atomic():
             changed = engine.register_specs(checksums)
@@ -59,7 +59,7 @@ class SpecViewSet(OJSViewSet):
         return Response({"registered": changed, "unchanged": len(checksums) - changed})
 
     def destroy(self, request: Request, name: str) -> Response:
-        """Withdraw one."""
+        """Delete one."""
         with atomic():
             if not engine.forget_specs([name]):
                 raise NotFound(

@@ -1,4 +1,4 @@
-"""Manifest and health (OJS HTTP §8, §21). The manifest says only what works."""
+"""Manifest and health (OJS HTTP §8, §21). The manifest lists only what works."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ EXTENSIONS = [
     "urn:ojs:ext:x:django-ojs:jobs-lost",
     "urn:ojs:ext:x:django-ojs:autoscaling",
 ]
-"""Documents whose cases pass; then ours: lists in ACK and FAIL, outcomes carried by FETCH,
-`wait_ms`, `jobs_lost` in BEAT, and what an autoscaler reads."""
+"""Documents whose conformance cases pass; then extensions: lists in ACK and FAIL, acks and
+failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
 
 
 REALTIME = "urn:ojs:ext:experimental:realtime"
-"""Named by servers that have an event loop."""
+"""Added by servers that have an event loop."""
 
 
 def backend() -> str:
@@ -73,7 +73,7 @@ class ManifestViewSet(OJSViewSet):
     def retrieve(self, request: Request) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         mount = base.removesuffix("/ojs")
-        # A server with a port of its own was started on purpose: it is the one to go to.
+        # A server with a port of its own was started on purpose, so its address is preferred.
         elsewhere = at_this_port(request, mount) | endpoints_beside(
             PORT.sub("", request.get_host())
         )
@@ -121,7 +121,7 @@ class ManifestViewSet(OJSViewSet):
 
 
 def endpoints_beside(host: str) -> dict[str, str]:
-    """Where workers are served beside this port; nothing while the database is away."""
+    """Addresses of workers' endpoints on other ports; empty while the database is unavailable."""
     try:
         return announced(host)
     except (DatabaseError, InterfaceError):
@@ -129,7 +129,7 @@ def endpoints_beside(host: str) -> dict[str, str]:
 
 
 def backend_health() -> dict[str, Any]:
-    """Ask the database for a sign of life."""
+    """Check that the database responds."""
     started = time.monotonic()
     try:
         with connection().cursor() as cursor:

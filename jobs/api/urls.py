@@ -1,4 +1,4 @@
-"""The producer side of the OJS HTTP binding; `workers.urls` includes it."""
+"""URLs of the producer side of the OJS HTTP binding; `workers.urls` includes it."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ QUEUE = "v1/queues/<str:name>"
 DEAD = "v1/dead-letter"
 CRON = "v1/cron/<str:name>"
 
-# Route below `ojs/`, name, and who answers which method with what.
+# Route below `ojs/`, name, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
     ("manifest", "manifest", ManifestViewSet, {"get": "retrieve"}),
     ("v1/jobs/results", "job-results", ResultViewSet, {"post": "bulk"}),
@@ -91,7 +91,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
 )
 
-# The hot verbs, and those that wait, have addresses of their own. The busiest come first.
+# The hot verbs, and those that wait, have addresses of their own. The most frequent come first.
 FAST: tuple[tuple[str, str, Any, str, str, Verb, Batch | None], ...] = (
     ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create, verbs.creates),
     ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch, None),

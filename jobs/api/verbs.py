@@ -1,4 +1,4 @@
-"""Enqueue, of one job and of many: the hot verbs of producers (OJS HTTP §9.1, §9.2)."""
+"""The hot verbs of producers: enqueue one job or many (OJS HTTP §9.1, §9.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..store import clock
 
 memory = Memory()
 BLOCKS = "HTTP_OJS_BLOCK_TIMEOUT"
-"""How that header is called in an environment."""
+"""The WSGI name of that header."""
 
 
 def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
@@ -39,9 +39,9 @@ def _asked(request: VerbRequest) -> Sequence[NewJob]:
 
 
 def creates(given: Sequence[VerbRequest]) -> list[Any]:
-    """Enqueues of one job each that came at the same time: most of them are stored as one.
+    """Enqueues of one job each that arrived at the same time; most are stored in one batch.
 
-    Those that may be refused for what is stored already go by themselves.
+    Jobs that may conflict with stored ones are enqueued separately.
     """
     found: dict[int, Any] = {}
     together: dict[int, NewJob] = {}
@@ -61,10 +61,10 @@ def creates(given: Sequence[VerbRequest]) -> list[Any]:
         if len(together) == 1:
             found |= dict.fromkeys(together, refusal)
         else:
-            # Nothing was stored; one of them may be to blame for all.
+            # Nothing was stored, perhaps because of a single job.
             found |= {index: outcome_of(create, given[index]) for index in together}
     except Exception as problem:
-        # Perhaps they were stored all the same.
+        # They may have been stored nevertheless.
         found |= dict.fromkeys(together, problem)
     else:
         for index, job in together.items():
@@ -124,7 +124,7 @@ def under_pressure(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
 
 
 def show_rate(response: VerbResponse, job: NewJob) -> None:
-    """Say what the job's own rate limit allows (OJS rate limiting §10.4)."""
+    """Add headers with the state of the job's own rate limit (OJS rate limiting §10.4)."""
     rate = (job.rate_limit or {}).get("rate")
     if rate is None:
         return
@@ -135,7 +135,7 @@ def show_rate(response: VerbResponse, job: NewJob) -> None:
 
 
 def enqueued(job: NewJob) -> dict[str, Any]:
-    """A job as a batch answers it: the one there was, where a unique policy ignored it."""
+    """A job in the response to a batch; the existing job if a unique policy ignored it."""
     if job.existing is None:
         return envelope(job)
     return envelope(job.existing) | {"deduplicated": True}
@@ -144,12 +144,12 @@ def enqueued(job: NewJob) -> dict[str, Any]:
 def enqueue_or_wait(
     meta: Meta, new: Sequence[NewJob], respond: Callable[[Sequence[NewJob]], VerbResponse]
 ) -> VerbResponse | Waiting[Any]:
-    """Enqueue; where a full queue says `block`, wait for room if the request asks so.
+    """Enqueue; if a full queue's policy is `block`, wait for room if the request asks for it.
 
-    `OJS-Block-Timeout` says how many seconds, `MAX_WAIT` at most (OJS backpressure §5.2).
+    `OJS-Block-Timeout` gives the seconds, at most `MAX_WAIT` (OJS backpressure §5.2).
 
     Raises:
-        QueueFull: there was no room in that time.
+        QueueFull: there was no room within that time.
     """
     given = meta.get(BLOCKS)
     if given is None:
@@ -159,7 +159,7 @@ def enqueue_or_wait(
 
     def look() -> VerbResponse | None:
         try:
-            # A refused attempt leaves its marks on unique jobs.
+            # A refused attempt modifies unique jobs.
             fresh = [replace(job, attributes=dict(job.attributes)) for job in new]
             with engine.bounds.patiently():
                 return respond(engine.enqueue(fresh))

@@ -1,4 +1,4 @@
-"""Workflows over HTTP: create, look, list, cancel (OJS workflows §11, HTTP §14)."""
+"""Workflows over HTTP: create, inspect, list, cancel (OJS workflows §11, HTTP §14)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkflowViewSet(OJSViewSet):
     queries = {"list": WorkflowQuery}
 
     def create(self, request: Request) -> Response:
-        """Create and begin a workflow (OJS workflows §11.1)."""
+        """Create and start a workflow (OJS workflows §11.1)."""
         plan = plan_of(self.read(required=True), clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
@@ -41,7 +41,7 @@ class WorkflowViewSet(OJSViewSet):
         return self._answer(workflow_document(self._find(workflow_id)))
 
     def list(self, request: Request) -> Response:
-        """Newest first, those inside others left out; `state`, `type` and `name` filter."""
+        """Newest first, without nested workflows; `state`, `type` and `name` filter."""
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
         rows = scope_to(rows, self.caller.project)
@@ -70,7 +70,7 @@ class WorkflowViewSet(OJSViewSet):
 
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel; active jobs may finish (OJS workflows §11.3)."""
-        # A workflow's project is for good: looking first is no race.
+        # A workflow's project never changes, so checking first is not a race.
         workflow = engine.cancel_workflow(self._find(workflow_id).pk)
         document = workflow_document(self._find(str(workflow.pk)))
         nodes = document.get("steps") or document.get("jobs") or []
@@ -82,7 +82,7 @@ class WorkflowViewSet(OJSViewSet):
         return self._answer(document)
 
     def progress(self, request: Request, workflow_id: str) -> Response:
-        """How far the workflow is (OJS progress §9.2)."""
+        """The progress of the workflow (OJS progress §9.2)."""
         response = Response(progress_document(self._find(workflow_id)))
         response["Cache-Control"] = "no-cache"
         return response

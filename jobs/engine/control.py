@@ -89,7 +89,7 @@ def activate(job_id: UUID) -> Change:
         pending = Job.objects.filter(pk=job_id)
         if job.followed and pending.filter(is_waiting()).exists():
             raise InvalidTransition(
-                "Cannot activate a job that waits for other jobs: it starts by itself.",
+                "Cannot activate a job that waits for other jobs: it starts automatically.",
                 job_id=str(job_id),
                 current_state=str(job.state),
             )
@@ -319,7 +319,7 @@ def cancel_jobs(
 def run_now(job_ids: Collection[UUID]) -> list[UUID]:
     """Make scheduled, retryable and pending jobs available; return their ids (OJS core §6.3).
 
-    Jobs that wait for other jobs are left alone: they start by themselves.
+    Jobs that wait for other jobs are left alone: they start automatically.
     """
     due = sources(Event.TIMER, State.AVAILABLE)
     pending = sources(Event.ACTIVATE, State.AVAILABLE)

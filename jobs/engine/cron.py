@@ -68,7 +68,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         "enabled": new.enabled,
         "description": new.description,
         "project": new.project,
-        # Whoever registers it by hand takes it over from the code.
+        # Registering it by hand takes it over from the code.
         "declared_by": "",
     }
     with atomic():
@@ -91,26 +91,27 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
 
 @dataclass(frozen=True)
 class RegisteredCron:
-    """What became of the schedules that the site's code declares: names."""
+    """Names of the schedules that the site's code declares, by what was done with them."""
 
     made: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
-    """Left alone, since a person, a client or another site made them."""
+    """Left unchanged, because a person, a client or another site created them."""
 
 
 COMPARED = ("expression", "timezone", "template", "overlap_policy", "description")
 
 
 def register_cron(declared: Sequence[NewCronJob], *, site: str) -> RegisteredCron:
-    """Make the rows of the site's code those that it declares, whatever other processes do.
+    """Make the rows of the site's code match its declarations, whatever other processes do.
 
-    What is as declared is not written: any number of processes start at once. Whether a schedule is
-    enabled is for people to say, once it is there.
+    Unchanged declarations are not written, so any number of processes may start at once. Once a
+    schedule exists, people decide whether it is enabled.
 
     Args:
-        site: whose code it is; sites that share a database leave each other's schedules alone.
+        site: the site that declares them; sites that share a database leave each other's
+            schedules alone.
 
     Raises:
         InvalidSchedule: an expression or a time zone is not valid; nothing is changed.
@@ -127,14 +128,14 @@ def register_cron(declared: Sequence[NewCronJob], *, site: str) -> RegisteredCro
             _declare(new, site, done)
     gone = CronJob.objects.filter(declared_by=site).exclude(pk__in=[new.name for new in declared])
     for name in gone.order_by("pk").values_list("pk", flat=True):
-        # Not if a person made it theirs meanwhile.
+        # Not if a person has taken it over meanwhile.
         if CronJob.objects.filter(pk=name, declared_by=site).delete()[0]:
             done.removed.append(name)
     return done
 
 
 def _declare(new: NewCronJob, site: str, done: RegisteredCron) -> None:
-    """Make or change one row of the code's."""
+    """Create or change one row that the code declares."""
     now = clock.now()
     wanted = {name: getattr(new, name) for name in COMPARED} | {"declared_by": site}
     with atomic():
@@ -178,7 +179,7 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
     """Enable or disable a cron job; one that is re-enabled starts afresh from now (§8.5).
 
     Raises:
-        NotFound: there is none of this name.
+        NotFound: there is none with this name.
     """
     with atomic():
         row = _found(name)
@@ -194,7 +195,7 @@ def delete_cron(name: str) -> CronJob:
     """Remove a registration; jobs it has enqueued are not affected (§8.4).
 
     Raises:
-        NotFound: there is none of this name.
+        NotFound: there is none with this name.
     """
     with atomic():
         row = _found(name)
@@ -206,7 +207,7 @@ def run_cron_now(name: str) -> CronRun:
     """Run a cron job once, now, outside its schedule; its overlap policy applies.
 
     Raises:
-        NotFound: there is none of this name.
+        NotFound: there is none with this name.
     """
     with atomic():
         row = _found(name)
@@ -214,7 +215,7 @@ def run_cron_now(name: str) -> CronRun:
 
 
 def enqueue_due_schedules() -> int:
-    """Decide every occurrence that is due; return how many were (§7.3).
+    """Decide every occurrence that is due; return how many there were (§7.3).
 
     None is due during maintenance: one run afterwards catches up on what was missed
     (OJS admin API §12.1).
@@ -317,11 +318,11 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
 def _enqueued(new: NewJob) -> NewJob:
     """
     Raises:
-        DuplicateJob: its own unique policy left it out (OJS extension interactions §13).
+        DuplicateJob: its own unique policy ignored it (OJS extension interactions §13).
     """
     enqueue([new])
     if new.existing is not None:
-        raise DuplicateJob(f"Job {new.existing.id} is there already, and the template unique.")
+        raise DuplicateJob(f"Job {new.existing.id} exists already, and the template is unique.")
     return new
 
 
@@ -329,7 +330,7 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     now = clock.now()
     # The protocol that registered it has checked the type, which may be in that protocol's syntax.
     job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
-    # The correlation key, and when (§6.3).
+    # The correlation key and the time (§6.3).
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta
     job.pending = job.pending or held

@@ -29,7 +29,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     insert = insertion.insert_jobs
     if not any(job.unique is not None for job in representatives(new)):
         try:
-            # The usual case: one statement, which is a transaction by itself.
+            # The usual case: one statement, which is a transaction of its own.
             insertion.insert_freely(new)
             return new
         except bounds.Guarded:

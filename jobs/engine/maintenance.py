@@ -35,7 +35,7 @@ def begin(
     Beginning it again changes its reason and end, and keeps its start.
 
     Args:
-        until: when it ends by itself.
+        until: when it ends automatically.
         lasts: the expected duration from now on.
         refuses_jobs: also refuse enqueues from outside.
     """

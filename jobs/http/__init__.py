@@ -1,1 +1,1 @@
-"""What every HTTP endpoint shares, whatever its protocol: hosts, origins, and who may wait."""
+"""Shared by the HTTP endpoints of every protocol: hosts, origins, keys, bodies and waiting."""

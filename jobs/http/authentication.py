@@ -1,4 +1,4 @@
-"""Bearer keys → who asks, and what they may do (OJS HTTP §5)."""
+"""Authentication by bearer key: finds the caller of a request and its rights (OJS HTTP §5)."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ USED_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: an API key, or an anonymous client."""
+    """The sender of a request: an API key, or an anonymous client."""
 
     name: str = "anonymous"
     scopes: frozenset[str] = frozenset()
     worker_id: str = ""
     label: str = ""
     project: str = ""
-    """The only project it sees; empty means all of them."""
+    """The only project that it can access; empty means all projects."""
     key_id: int | None = None
-    """Primary key of the API key: what both its secrets have in common."""
+    """Primary key of the API key; its current and its previous secret have it in common."""
     is_authenticated: bool = True
 
     @property
     def is_bound(self) -> bool:
-        """Whether it speaks for one worker, or for those with a label, and for no others."""
+        """Whether it may act only for one worker, or for workers with one label."""
         return bool(self.worker_id or self.label)
 
     def may(self, scope: str, *, reads: bool = False) -> bool:
@@ -56,11 +56,11 @@ class Caller:
 
 
 ANYBODY = Caller(scopes=frozenset(str(scope) for scope in Scope))
-"""What everybody may where `ALLOW_ANONYMOUS` is on."""
+"""What anonymous clients may do if `ALLOW_ANONYMOUS` is on."""
 
 
 def make_key(name: str, *, key: str = "", **fields: Any) -> tuple[ApiKey, str]:
-    """Make a key; return its record and the key itself, which is not stored and shown only now."""
+    """Create a key; return its record and the key itself, which is not stored or shown again."""
     key = key or new_secret()
     record = ApiKey.objects.create(name=name, prefix=key[:SHOWN], digest=digest(key), **fields)
     return record, key
@@ -75,20 +75,21 @@ class NotRotated(Conflict):
 
 
 class StillOverlapping(NotRotated):
-    """The secret before the present one still works."""
+    """The secret before the current one still works."""
 
 
 def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False) -> str:
-    """Give a key a new secret and return it: it is not stored, and shown only now.
+    """Give a key a new secret and return it. It is not stored, and cannot be shown again.
 
     Args:
-        overlap: how long the secret of until now goes on working beside the new one; none at all
-            where it has leaked.
-        end_earlier: what still works from the rotation before stops now. A key has two secrets.
+        overlap: how long the current secret remains valid beside the new one; zero if it has
+            leaked.
+        end_earlier: if the secret before the current one is still valid, invalidate it now. A
+            key has at most two secrets.
 
     Raises:
-        NotRotated: the key is revoked or expired, or was rotated meanwhile.
-        StillOverlapping: the secret before the present one still works.
+        NotRotated: the key is revoked or expired, or another request has just rotated it.
+        StillOverlapping: the secret before the current one is still valid.
     """
     key = new_secret()
     rotatable = ApiKey.objects.usable().filter(pk=record.pk, digest=record.digest)
@@ -125,7 +126,7 @@ def _why_not_rotated(record: ApiKey) -> NotRotated:
 
 
 def digest(key: str) -> str:
-    # A key carries 256 random bits: a plain hash cannot be searched, and costs a microsecond.
+    # A key has 256 random bits: a plain hash cannot be reversed by search, and takes a microsecond.
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -144,33 +145,33 @@ def forget_keys() -> None:
 
 
 def caller_of(key: str, *, protocol: str = "", address: str = "") -> Caller:
-    """Return whose key this is.
+    """Return the caller that this key authenticates.
 
     Args:
-        protocol: what the client speaks, and `address` where it is: kept as the key's last use.
+        protocol: the client's protocol, and `address` its IP address: recorded as the last use.
 
     Raises:
-        NotAuthenticated: the key is unknown, or revoked.
-        KeyExpired: its date has come, or that of this secret.
+        NotAuthenticated: the key is unknown or revoked.
+        KeyExpired: the key or this secret has expired.
     """
     return current_caller(digest(key), protocol=protocol, address=address)
 
 
 def current_caller(fingerprint: str, *, protocol: str = "", address: str = "") -> Caller:
-    """Return who the key with this digest speaks for now.
+    """Return the caller that the key with this digest authenticates now.
 
-    A connection that stays open keeps the digest of its key and asks again with each command, which
-    costs no query while the answer is remembered: for `API_KEY_CACHE`, and never beyond the date of
-    the key. A revocation, and a change of scopes or bindings, takes that long at most. What was
-    not found is not remembered: a key that another process has just made works at once, and an
-    unknown one costs one look into an index.
+    An open connection keeps the digest of its key and calls this for each command. That costs no
+    query while the result is cached: for `API_KEY_CACHE`, and never past the key's expiry. A
+    revocation or a change of scopes or bindings takes effect within that time. Unknown keys are
+    not cached: a key that another process has just created works immediately, and each use of an
+    unknown key costs one index lookup.
 
     Args:
-        protocol: what the client speaks, and `address` where it is: kept as the key's last use.
+        protocol: the client's protocol, and `address` its IP address: recorded as the last use.
 
     Raises:
-        NotAuthenticated: the key is unknown, or revoked.
-        KeyExpired: its date has come, or that of this secret.
+        NotAuthenticated: the key is unknown or revoked.
+        KeyExpired: the key or this secret has expired.
     """
     remembered = _cache.get(fingerprint)
     if remembered is not None and remembered[0] > time.monotonic():
@@ -186,10 +187,10 @@ def current_caller(fingerprint: str, *, protocol: str = "", address: str = "") -
 
 
 def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
-    """Ask the database about many keys at once, by their digests, whatever is remembered of them.
+    """Query many keys at once, by their digests, bypassing the cache.
 
-    For the keys of connections on which nothing is said: it is no use of them. Those that are
-    missing in what is returned are unknown, revoked or expired.
+    For idle connections, so the query does not count as a use of the keys. Keys that are missing
+    from the result are unknown, revoked or expired.
     """
     found, _ = _look(fingerprints)
     return {
@@ -200,16 +201,16 @@ def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
 def _look(
     fingerprints: Collection[str],
 ) -> tuple[dict[str, Caller | NotAuthenticated], dict[str | None, Any]]:
-    """Look keys up by the digests of their secrets, and remember those that are good.
+    """Look keys up by the digests of their secrets, and cache the valid ones.
 
-    A digest tells nothing of its key: there is nothing to be learnt from how long a search takes.
+    The digest reveals nothing about the key, nor does the time that a lookup takes.
 
     Returns:
-        Who they speak for, or why they open nothing; and the rows of those that are known.
+        The callers of valid keys, or the errors of invalid ones; and the rows of known keys.
     """
-    # Taken before the database looks at its own clock, so that nothing is remembered for too long.
+    # Taken before the database reads its own clock, so that nothing is cached for too long.
     now = time.monotonic()
-    # Where it was written: a replica may not have heard of a new key, or of a revocation.
+    # From the primary: a replica may not have received a new key or a revocation yet.
     keys = ApiKey.objects.using(alias()).with_secrets(fingerprints).annotate(asked_at=Now())
     records: dict[str | None, Any] = {}
     for record in keys.order_by("pk"):
@@ -231,15 +232,15 @@ def _look(
 
 
 def _lasts(record: Any, fingerprint: str) -> timedelta:
-    """How long the secret stays good, from the database's time `asked_at` on.
+    """How long the secret remains valid after `asked_at`, by the database's clock.
 
     Raises:
-        NotAuthenticated: not even now.
+        NotAuthenticated: it is not valid.
     """
     if record is None:
         raise NotAuthenticated("This API key is unknown or revoked.", reason="unknown_key")
     if record.revoked_at is not None:
-        # In the words for a key that never was: who guesses shall learn nothing.
+        # Same text as for an unknown key, so that guessing reveals nothing.
         raise NotAuthenticated(
             "This API key is unknown or revoked.", reason="revoked_key", key=record.name
         )
@@ -274,9 +275,9 @@ def _caller(record: ApiKey) -> Caller:
 
 
 def _note_use(record: Any, *, is_previous: bool, protocol: str, address: str) -> None:
-    """Write down that the key is in use, if that was not done within the last minute.
+    """Record that the key is in use, unless that was done within the last minute.
 
-    A locked row is passed over: no request waits for its key to be noted.
+    Skips a locked row, so that no request waits for this.
     """
     now = record.asked_at
     noted = ["last_used_at", "previous_used_at"] if is_previous else ["last_used_at"]
@@ -307,14 +308,14 @@ def _is_stale(moment: datetime | None, now: datetime) -> bool:
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <key>`; without one only where `ALLOW_ANONYMOUS` says so.
+    """`Authorization: Bearer <key>`, optional only with `ALLOW_ANONYMOUS`.
 
     `request.auth` is the `Caller`. `request.user` is the site's own user, if its middleware found
-    one, and has no say: a key is no person.
+    one, and does not affect permissions: a key is not a person.
     """
 
     protocol: str = OJS
-    """What the clients speak, for the record of a key's last use."""
+    """The protocol of the clients, for the record of a key's last use."""
 
     def authenticate(self, request: Request) -> tuple[Any, Caller]:
         user = getattr(request._request, "user", None)
@@ -323,8 +324,8 @@ class ApiKeyAuthentication(BaseAuthentication):
     def caller(self, method: str, meta: Meta) -> Caller:
         """
         Raises:
-            NotAuthenticated: there is no good key, and a key is asked for.
-            PermissionDenied: none is asked for, and another site's page sends the request.
+            NotAuthenticated: there is no valid key, and one is required.
+            PermissionDenied: none is required, but another site's page sent the request.
         """
         header: str = meta.get("HTTP_AUTHORIZATION", "")
         if header:

@@ -39,10 +39,10 @@ from .waiting import Waiting
 
 
 class OJSViewSet(ViewSet):
-    """A viewset of the OJS HTTP binding. Who may use its actions is declared in `jobs.access`.
+    """A viewset of the OJS HTTP binding. Permissions for its actions are declared in `jobs.access`.
 
-    Its hot verbs have a way around REST framework, too (`fast_path`), which asks for the same in
-    the same order.
+    Its hot verbs also have a fast path around REST framework (`fast_path`), with the same checks
+    in the same order.
     """
 
     authentication_classes: Sequence[type[ApiKeyAuthentication]] = [ApiKeyAuthentication]
@@ -52,13 +52,13 @@ class OJSViewSet(ViewSet):
     renderer_classes: Sequence[type[OJSRenderer]] = [OJSRenderer, PlainJSONRenderer, SDKRenderer]
     content_negotiation_class = Negotiation
     versioning_class: type[SpecVersioning] | None = SpecVersioning
-    # No part of a host site's OpenAPI document; ours is in `workers.openapi`.
+    # Not in a host site's OpenAPI document; ours is in `workers.openapi`.
     schema = None
-    # No OPTIONS: REST framework would describe its classes to anybody.
+    # No OPTIONS: REST framework would describe its classes to anyone.
     metadata_class = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
 
-    # REST framework sets it before the policies; what fails earlier is answered, too.
+    # REST framework sets it before applying the policies; earlier errors need a response, too.
     format_kwarg = None
 
     request: Request
@@ -70,11 +70,11 @@ class OJSViewSet(ViewSet):
 
     @classmethod
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
-        # REST framework adds it with the first request, which may change what others iterate over.
+        # REST framework adds HEAD with the first request, while other threads may be iterating.
         head = {"head": actions["get"]} if actions and "get" in actions else {}
         view = super().as_view(head | (actions or {}), **initkwargs)
-        # The engine has its own transactions. One that the site's ATOMIC_REQUESTS put around a
-        # request would stay open for as long as a fetch waits, in whichever database.
+        # The engine has its own transactions. A transaction of the site's ATOMIC_REQUESTS, on any
+        # database, would stay open for as long as a fetch waits.
         for name in connections:
             view = transaction.non_atomic_requests(using=name)(view)
         return view
@@ -86,7 +86,7 @@ class OJSViewSet(ViewSet):
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         plain = super().initialize_request(request, *args, **kwargs)
-        # OPTIONS has none, either: REST framework's `metadata` is not served.
+        # OPTIONS has no action either: REST framework's `metadata` is not served.
         self.action = self.action_map.get((request.method or "").lower(), "")
         return Request(
             request,
@@ -104,11 +104,11 @@ class OJSViewSet(ViewSet):
         self.check_query(self.action, request.META)
 
     def perform_authentication(self, request: Request) -> None:  # type: ignore[override]
-        """Only when the caller is asked for: what is open is served with a wrong key, too."""
+        """Authenticate only when the caller is needed: open endpoints accept even a wrong key."""
 
     @property
     def default_response_headers(self) -> dict[str, str]:
-        # `Allow` is sent with a 405 only, and there is no cache that would heed `Vary`.
+        # `Allow` is sent with a 405 only, and no cache would use `Vary`.
         return {}
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
@@ -117,7 +117,7 @@ class OJSViewSet(ViewSet):
     def finalize_response(  # type: ignore[override]
         self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """Put the headers on that every response has."""
+        """Add the headers that every response has."""
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
         dress(
             finished.headers,
@@ -129,7 +129,7 @@ class OJSViewSet(ViewSet):
             finished.add_post_render_callback(_keep_type)
         return finished
 
-    # What the actions and the policies ask for
+    # Used by the actions and the policies
 
     @classmethod
     def check_query(cls, action: str, meta: Meta) -> None:
@@ -147,7 +147,7 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def command(self) -> Command | None:
-        """The declaration of the action; None if it has none, and then no key may use it."""
+        """The declaration of the action; None if it has none; no key may use it then."""
         return access.find(self.binding, f"{self.resource}.{self.action}")
 
     @property
@@ -155,14 +155,14 @@ class OJSViewSet(ViewSet):
         """Whether the action is answered without a key."""
         return self.command is not None and self.command.is_open
 
-    # Django's, not that of functools: before Python 3.12 the latter holds a lock of the whole class
-    # while it looks, so that one look at a database that hangs stopped every request.
+    # Django's, not functools': before Python 3.12 the latter holds a class-wide lock while it
+    # computes the value, so one query to a database that hangs would stop every request.
     @cached_property
     def caller(self) -> Caller:
-        """Who asks; the key is looked up when this is first asked for.
+        """The sender of the request; the key is looked up on first access.
 
         Raises:
-            NotAuthenticated: there is no good key.
+            NotAuthenticated: there is no valid key.
         """
         caller: Any = self.request.auth
         assert isinstance(caller, Caller)
@@ -175,10 +175,10 @@ class OJSViewSet(ViewSet):
 
     @classmethod
     def confine(cls, caller: Caller, **named: str) -> None:
-        """Hold the key of a project to what is its own of the things that the URL names.
+        """Restrict a project's key to that project's objects among those that the URL names.
 
         Raises:
-            NotFound: another project's do not exist for it. Every URL with a job id is asked.
+            NotFound: the object belongs to another project. Every URL with a job id is checked.
         """
         if "job_id" in named:
             cls.require_own(caller, named["job_id"])
@@ -195,7 +195,7 @@ class OJSViewSet(ViewSet):
 
     @staticmethod
     def refuse(problem: OJSError, request_id: str) -> VerbResponse:
-        """A refusal in the words of the binding."""
+        """Render a refusal in the format of the binding."""
         return errors.refusal(problem, request_id)
 
     def read(self, *, required: bool = False) -> dict[str, Any]:
@@ -205,16 +205,16 @@ class OJSViewSet(ViewSet):
             required: refuse an empty body.
 
         Raises:
-            InvalidPayload: it is no JSON object we can keep.
-            InvalidRequest: its media type is not ours.
+            InvalidPayload: it is not a JSON object that can be stored without loss.
+            InvalidRequest: its media type is not supported.
             BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
-            UnfinishedBody: it did not arrive.
+            UnfinishedBody: it did not arrive completely.
         """
         document: Any = self.request.data
         return read_required(document) if required else document or {}
 
     def carry_out(self, verb: Verb, **named: str) -> Response:
-        """Answer as the verb does, which the fast path calls as well."""
+        """Call the verb that the fast path calls as well."""
         document: Any = self.request.data
         request = VerbRequest(
             self.caller, document, self.request.META, self.request.path, self.request_id
@@ -228,7 +228,7 @@ class OJSViewSet(ViewSet):
 
 
 def _keep_type(response: Response) -> None:
-    # REST framework takes it off an empty response. Clients may look at it all the same.
+    # REST framework removes it from an empty response, but clients may read it all the same.
     response["Content-Type"] = response.accepted_renderer.media_type
 
 
@@ -237,7 +237,7 @@ def sent(response: VerbResponse) -> Response:
 
 
 def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
-    """Turn what was raised into an error document (OJS HTTP §16), and note refusals."""
+    """Turn an exception into an error document (OJS HTTP §16), and record refusals."""
     view: OJSViewSet = context["view"]
     request: Request = context["request"]
     method, path = request.method or "", request.path
@@ -246,7 +246,7 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
         return sent(errors.method_not_allowed(method, allowed, view.request_id))
     errors.note_refusal(
         problem,
-        # Asking for it again would only be refused again.
+        # Only if it is known already: authenticating again would only fail again.
         view.__dict__.get("caller"),
         protocol=view.authentication_classes[0].protocol,
         method=method,
@@ -257,24 +257,24 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
 
 
 class Headers(Protocol):
-    """Those of a response of Django's, or a dictionary."""
+    """Headers of a Django response, or a dictionary of them."""
 
     def __setitem__(self, name: str, text: str, /) -> None: ...
     def __contains__(self, name: object, /) -> bool: ...
 
 
 def dress(headers: Headers, status: int, request_id: str, *, has_version: bool = True) -> None:
-    """Put the standard headers on, but for the `Content-Type` (OJS HTTP §6.5)."""
+    """Add the standard headers except `Content-Type` (OJS HTTP §6.5)."""
     if has_version:
         headers["OJS-Version"] = SPEC_VERSION
     headers["X-Request-Id"] = request_id
-    # What must say when to come again (OJS errors §10, ERR-006).
+    # These must name a time to retry after (OJS errors §10, ERR-006).
     if status in (429, 503) and "Retry-After" not in headers:
         headers["Retry-After"] = "5"
 
 
 def refused(meta: Meta, problem: OJSError, *, has_version: bool = True) -> HttpResponse:
-    """A refusal by what is no viewset: a middleware, or the view of paths that nothing is at."""
+    """A refusal from outside a viewset: from a middleware, or for an unknown path."""
     request_id = request_id_of(meta)
     found = errors.refusal(problem, request_id)
     response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)

@@ -1,6 +1,6 @@
-"""From a request to the JSON object it carries: whatever is wrong with it is the client's to know.
+"""Reads the JSON object in a request body, and reports any error in it to the client.
 
-Strict, because what gets in must come out again the same, in PostgreSQL and on every client.
+Strict, because a document must be returned as it was sent, by both databases and to every client.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MEDIA_TYPES = frozenset({MEDIA_TYPE, PLAIN_JSON})
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 COMPRESSIONS = ["gzip"]
 DEEPEST = 200
-"""Levels of nesting. orjson writes 254, and replies put a few of their own around a job."""
+"""Levels of nesting. orjson writes 254, and responses add a few levels around a job."""
 DRAINED = 4
-"""A body of up to so many times the limit is read to its end before it is refused."""
+"""A body of up to this many times the limit is read to its end before it is refused."""
 CHUNK = 2**16
-# Only what may hide a value we cannot keep is searched for it.
+# The numbers are checked only in bodies that may contain one that cannot be stored.
 LONG_NUMBER = b"0" * 16
 EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
 HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
@@ -42,12 +42,12 @@ HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
     """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
 
-    Raises:
-        InvalidPayload: it is no JSON object we can keep.
-        InvalidRequest: its media type is not ours, or it has none and comes without a key.
-        BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
-        UnsupportedCompression: it is compressed, and not by gzip.
-        UnfinishedBody: it did not arrive.
+    InvalidPayload: it is not a JSON object that can be stored without loss.
+    InvalidRequest: its media type is not supported, or is missing and there is no key.
+    BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+    UnsupportedCompression: it is compressed with something other than gzip.
+    UnfinishedBody: it did not arrive completely.
+    UnfinishedBody: it did not arrive.
     """
     try:
         body = read_body(stream, meta)
@@ -73,7 +73,7 @@ def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
 def read_required(document: dict[str, Any] | None) -> dict[str, Any]:
     """
     Raises:
-        InvalidPayload: the body that should hold it was empty.
+        InvalidPayload: the body is empty.
     """
     if document is None:
         raise InvalidPayload("The request body is empty; it must be a JSON object.")
@@ -98,22 +98,22 @@ def read_body(stream: Readable, meta: Meta) -> bytes:
 
 
 def _drain(stream: Readable, size: int) -> None:
-    """Read on to the end of what was announced.
+    """Read and discard the rest of the announced body.
 
-    Many clients look for an answer only when they have sent everything: refused before, they see
-    a broken connection.
+    Many clients read the response only after they have sent everything; a refusal before that
+    looks to them like a broken connection.
     """
     while size > 0 and stream.read(CHUNK):
         size -= CHUNK
 
 
 def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo the `Content-Encoding`; the limit is that of what comes out (OJS payload limits §6.2).
+    """Undo the `Content-Encoding`. The limit applies to the result (OJS payload limits §6.2).
 
     Raises:
-        UnsupportedCompression: it is none of ours.
-        InvalidPayload: it is not compressed like that.
-        BodyTooLarge: more than `limit` bytes come out.
+        UnsupportedCompression: the encoding is not supported.
+        InvalidPayload: the body is not in that encoding.
+        BodyTooLarge: the result exceeds `limit` bytes.
     """
     if encoding == "identity":
         return body
@@ -125,20 +125,20 @@ def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     try:
         found = unpacking.decompress(body, limit + 1)
     except zlib.error as problem:
-        raise InvalidPayload(f"The request body is no gzip data: {problem}.") from None
+        raise InvalidPayload(f"The request body is not gzip data: {problem}.") from None
     if len(found) > limit:
         raise BodyTooLarge(
             f"The request body may have at most {limit} bytes when unpacked.", max_size=limit
         )
     if not unpacking.eof:
-        raise InvalidPayload("The request body is no whole gzip file.")
+        raise InvalidPayload("The request body is an incomplete gzip file.")
     if unpacking.unused_data:
-        raise InvalidPayload("Something follows the gzip data; send it as one member.")
+        raise InvalidPayload("There is data after the gzip member; send a single member.")
     return found
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse strict JSON, refusing what cannot be kept without loss (OJS JSON format §13).
+    """Parse strict JSON; refuse what cannot be stored without loss (OJS JSON format §13).
 
     Raises:
         InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
@@ -150,12 +150,12 @@ def parse_json(body: bytes) -> Any:
         raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(document)
-    # A regular expression would look at each byte by itself, which takes longer than parsing.
+    # A regular expression would check the bytes one by one, which takes longer than parsing.
     has_long_number = LONG_NUMBER in body.translate(EVERY_DIGIT_ZERO)
     if has_long_number or b"\\u0000" in body:
         _check_values(document, "$")
     if has_long_number and HUGE_INTEGER.search(body):
-        # orjson makes a float of an integer beyond 64 bits, which looks like one sent as such.
+        # orjson turns an integer beyond 64 bits into a float, as if the client had sent a float.
         _check_values(json.loads(body), "$")
     return document
 
@@ -194,7 +194,7 @@ def _check_text(text: str, path: str) -> None:
 
 
 def _refusal(path: str, message: str) -> InvalidPayload:
-    """With the details that JSON format §12.4 asks for."""
+    """A refusal with the details that JSON format §12.4 requires."""
     error = {"path": path, "message": message}
     return InvalidPayload(
         message, field=path.removeprefix("$").lstrip("."), path=path, validation_errors=[error]

@@ -1,7 +1,7 @@
-"""What single public clients need beyond the HTTP binding, told by what a request itself shows.
+"""Adaptations for particular public clients, recognized by their requests.
 
-All four public SDKs send an `OJS-Version` header; plain HTTP users do not. The rest of the code
-never knows.
+All four public SDKs send an `OJS-Version` header; plain HTTP users do not. No other module knows
+about these differences.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ STREAM_HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-"""Of server-sent events: neither kept nor held back on their way."""
-# The Python SDK reads a reply only if its Content-Type contains "application/json". A parameter
-# says so without leaving the media type the binding asks for.
+"""Headers of server-sent events: they must be neither cached nor buffered on their way."""
+# The Python SDK reads a response only if its Content-Type contains "application/json". A
+# parameter provides that without changing the media type that the binding requires.
 MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'
 
 
@@ -36,7 +36,7 @@ def media_type(meta: Meta) -> str:
 
 
 def queue_member(meta: Meta, queue: dict[str, Any]) -> Any:
-    """The member `queue` of a reply: SDKs decode the name that the binding puts there; plain users
+    """The member `queue` of a response. SDKs read the name that the binding specifies; plain users
     and the public conformance cases read an object."""
     return queue["name"] if is_sdk(meta) else queue
 

@@ -1,7 +1,7 @@
-"""Where workers are served beside the HTTP endpoints (OJS HTTP §8).
+"""Addresses of the worker endpoints besides HTTP (OJS HTTP §8).
 
-Servers with a port of their own announce where they listen. The WebSockets of the ASGI server are
-where the request came to.
+Servers with a port of their own announce where they listen. WebSockets of the ASGI server are at
+the address of the request.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .loop import LOOP
 EVERY = 10.0
 """Seconds between two announcements of a server."""
 FADES = timedelta(seconds=60)
-"""How long a server is taken to listen that has not said so again."""
+"""Seconds after its last announcement during which a server is assumed to be listening."""
 
 
 def url_of(scheme: str, host: str, port: int, path: str = "", *, public: str = "") -> str:
-    """The address to announce: the one that the site names, else where the server listens."""
+    """The address to announce: the one that the site configured, else where the server listens."""
     if public:
         return public
     try:
@@ -48,7 +48,7 @@ def announced(host: str) -> dict[str, str]:
     """The address of each protocol that is served now.
 
     Args:
-        host: how the one who asks reached us; it stands for servers that listen on every host.
+        host: by which the client reached this server; used for servers that listen on every host.
     """
     rows = Endpoint.objects.filter(seen_at__gt=Now() - FADES).order_by("-url")
     return {name: url.replace("*", host, 1) for name, url in rows.values_list("name", "url")}

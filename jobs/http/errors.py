@@ -1,4 +1,4 @@
-"""Refusals, and errors of our own, as OJS error documents (OJS HTTP §16; OJS errors)."""
+"""Refusals and internal errors as OJS error documents (OJS HTTP §16; OJS errors)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ STATUS: dict[type[OJSError], int] = {
 ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation_error"}
 
 Refuse = Callable[[OJSError, str], VerbResponse]
-"""Puts a refusal into the words of a binding; it is given the id of the request as well."""
+"""Renders a refusal in the format of a binding; also receives the id of the request."""
 
 
 def status_of(problem: OJSError) -> int:
@@ -97,7 +97,7 @@ def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> di
     if problem.hint:
         error["hint"] = problem.hint
     if isinstance(problem, QueueFull | BatchTooLarge):
-        # Their documents show the details beside the code.
+        # The documents of these errors show the details beside the code.
         error = problem.details | error
     if type(problem) in ERROR_TYPES:
         error["type"] = ERROR_TYPES[type(problem)]
@@ -111,7 +111,7 @@ def refusal(
     status: int | None = None,
     retryable: bool | None = None,
 ) -> VerbResponse:
-    """The answer to a request that is refused: the document, and the headers that go with it."""
+    """The response to a refused request: the document and the headers that belong to it."""
     document = error_document(
         problem,
         request_id,
@@ -134,7 +134,7 @@ def refusal(
 
 
 def answer_to(problem: Exception, request_id: str, path: str, refuse: Refuse) -> VerbResponse:
-    """The answer to whatever was raised; what is not the client's fault is logged."""
+    """The response to any exception; logs what is not the client's fault."""
     if isinstance(problem, OJSError):
         return refuse(problem, request_id)
     if isinstance(problem, Http404):
@@ -169,7 +169,7 @@ def method_not_allowed(method: str, allowed: str, request_id: str) -> VerbRespon
 def note_refusal(
     problem: Exception, caller: Caller | None, *, protocol: str, method: str, path: str, meta: Meta
 ) -> None:
-    """Write a 401 or 403 into the audit (`jobs.access.refusals`)."""
+    """Record a 401 or 403 in the audit (`jobs.access.refusals`)."""
     if isinstance(problem, refusals.AUDITED):
         refusals.note(
             problem,

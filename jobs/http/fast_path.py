@@ -1,15 +1,15 @@
 """The fast path: the hot verbs answered without REST framework's and Django's objects.
 
-Enqueue, fetch, ack, nack and heartbeat come thousands of times a second. For them a request and a
-response of REST framework take longer than all that is done about them in Python. `fast()` puts a
-view before the viewset's own that asks for the same, in the same order, by the same functions, and
-calls the verb itself. `OJS["FAST_PATH"] = False` switches it off; the viewset answers then, and the
-same (`tests/project/test_fast_path.py`).
+Enqueue, fetch, ack, nack and heartbeat come thousands of times a second. For them, creating a
+request and a response of REST framework takes longer than the rest of the Python code. `fast()`
+puts a view before the viewset's own. It makes the same checks, in the same order, by the same
+functions, and calls the verb itself. `OJS["FAST_PATH"] = False` switches it off; then the viewset
+gives the same responses (`tests/project/test_fast_path.py`).
 
-Verbs that wait or stream go the same way, since such a view can hand over to an event loop what is
-not there yet (`Parked`).
+Verbs that wait or stream use it as well, since such a view can leave a pending response to an
+event loop (`Parked`).
 
-A server may also ask such a view past Django's handler, with nothing but a WSGI environment:
+A server may also call such a view without Django's handler, with only a WSGI environment, as
 `ojs_project.bypass` does.
 """
 
@@ -40,25 +40,25 @@ from .waiting import Look, Waiting
 
 
 class Answer(NamedTuple):
-    """A response as it is sent."""
+    """A response, ready to be sent."""
 
     status: int
     headers: dict[str, str]
     content: bytes
     stream: Stream | None = None
-    """The body, in place of `content`."""
+    """The body, instead of `content`."""
 
 
 class Parked(NamedTuple):
-    """A request whose answer is not there yet."""
+    """A request whose response is not available yet."""
 
     waiting: Waiting[Answer]
     answer: Callable[[Look], Answer | None]
-    """Makes the answer of what a look finds; called in a thread."""
+    """Makes the response from what a query found; called in a thread."""
 
 
 class ParkedResponse(HttpResponse):
-    """Stands for the answer on its way through Django's middleware."""
+    """Represents the parked request on its way through Django's middleware."""
 
     def __init__(self, parked: Parked) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ParkedResponse(HttpResponse):
 
 
 class StreamedResponse(HttpResponse):
-    """Stands for a body that an event loop writes."""
+    """Represents a body that an event loop writes."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(status=answer.status, headers=answer.headers)
@@ -75,7 +75,7 @@ class StreamedResponse(HttpResponse):
 
 
 class _Asking:
-    """A request while it is answered."""
+    """A request that is being answered."""
 
     __slots__ = ("caller", "meta", "path", "request_id")
 
@@ -87,14 +87,14 @@ class _Asking:
 
 
 class FastView:
-    """The view of an address whose verb is called past REST framework."""
+    """The view of an address whose verb bypasses REST framework."""
 
     def __init__(
         self, view: Any, verb: Verb, method: str, *, streams: bool, batch: Batch | None
     ) -> None:
         """
         Args:
-            view: of a viewset: the same without the fast path.
+            view: a viewset's view, which does the same without the fast path.
         """
         update_wrapper(self, view)
         self._view = view
@@ -112,7 +112,7 @@ class FastView:
         self._has_version = viewset.versioning_class is not None
 
     def is_on(self, meta: Meta) -> bool:
-        """Whether this view answers, and not the viewset's own."""
+        """Whether this view answers instead of the viewset's own."""
         return LOOP in meta if self._streams else ojs_settings.FAST_PATH
 
     def __call__(self, request: HttpRequest, **named: str) -> HttpResponseBase:
@@ -127,13 +127,13 @@ class FastView:
         return HttpResponse(found.content, status=found.status, headers=found.headers)
 
     def answer(self, meta: Meta, path: str, stream: Readable, **named: str) -> Answer | Parked:
-        """Answer a request of the method.
+        """Answer a request with the view's method.
 
         Args:
-            named: what the path names, such as `job_id`.
+            named: parameters from the path, such as `job_id`.
 
         Returns:
-            Where an event loop waits for it, perhaps a request that is parked.
+            With an event loop, possibly a parked request.
         """
         drop_if_dead(connection())
         asking = _Asking(meta, path)
@@ -148,7 +148,7 @@ class FastView:
         return self._answer(asking, outcome)
 
     def answer_together(self, given: Sequence[tuple[Meta, str, Readable]]) -> list[Answer | Parked]:
-        """Answer requests that came at the same time."""
+        """Answer requests that arrived at the same time."""
         drop_if_dead(connection())
         found: list[Any] = []
         requests: list[VerbRequest] = []
@@ -171,7 +171,7 @@ class FastView:
         ]
 
     def _prepare(self, asking: _Asking, stream: Readable, named: dict[str, str]) -> VerbRequest:
-        """Ask what every request is asked, in the order of `OJSViewSet`."""
+        """Make the checks that apply to every request, in the order of `OJSViewSet`."""
         meta, path = asking.meta, asking.path
         check_host(meta)
         check_url(path, meta)
@@ -232,9 +232,9 @@ def fast(
 
     Args:
         view: `SomeViewSet.as_view({"post": action})`.
-        verb: what that action carries out.
-        streams: the verb writes a stream on an event loop. Where there is none, the viewset
-            answers; where there is one, the verb does whatever `FAST_PATH` says.
-        batch: carries out the verb for several requests at once.
+        verb: the function that this action calls.
+        streams: the verb writes a stream on an event loop. Without one, the viewset answers; with
+            one, this view does, whatever `FAST_PATH` is.
+        batch: handles several requests for the verb at once.
     """
     return FastView(view, verb, method, streams=streams, batch=batch)

@@ -1,7 +1,8 @@
-"""Which hosts a request may name: Django's `ALLOWED_HOSTS`, on every path.
+"""Checks the host that a request names, on every path: Django's `ALLOWED_HOSTS`.
 
-A page of another site reaches a server on the reader's own machine under a name of its own (DNS
-rebinding), and is of the same origin then. Its name in the `Host` header is what gives it away.
+By DNS rebinding, a page of another site can reach a server on the user's own machine under the
+page's own host name, and then has the same origin. The `Host` header, which contains that name,
+is the only sign of it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _refused = Once()
 
 
 def is_served(meta: Meta) -> bool:
-    """Whether this site answers to the host that a request names, by Django's own rule.
+    """Whether `ALLOWED_HOSTS` has the host that a request names.
 
     Args:
-        meta: the WSGI environment. A host that was good once is not looked into again.
+        meta: the WSGI environment. A host is checked only once.
     """
     asked = (
         meta.get("HTTP_HOST"),
@@ -54,12 +55,12 @@ def is_served(meta: Meta) -> bool:
 
 
 def answers_to(host: str) -> bool:
-    """Whether this site answers to `host`, a name with or without a port."""
+    """Whether `ALLOWED_HOSTS` has `host`, a name with or without a port."""
     return is_served({"HTTP_HOST": host})
 
 
 def named(meta: Meta) -> str:
-    """The host that a request names, as it stands there; not checked."""
+    """The host that a request names, unchanged and unchecked."""
     forwarded = meta.get("HTTP_X_FORWARDED_HOST") if settings.USE_X_FORWARDED_HOST else ""
     return str(forwarded or meta.get("HTTP_HOST") or meta.get("SERVER_NAME") or "")
 
@@ -67,7 +68,8 @@ def named(meta: Meta) -> str:
 def check_host(meta: Meta) -> None:
     """
     Raises:
-        InvalidRequest: the site does not answer to the host that the request names. Logged once
+        InvalidRequest: `ALLOWED_HOSTS` does not have the host that the request names. Logged once
+            for each host, for at most a hundred hosts.
             for each host, and for a hundred of them at most.
     """
     if is_served(meta):

@@ -1,6 +1,6 @@
-"""Watches jobs for all that wait for them on an event loop, with one query at a time.
+"""Watches jobs for all requests that wait for them on an event loop, with one query at a time.
 
-PostgreSQL also notifies the process when a job ends that is waited for.
+PostgreSQL also notifies the process when a job that it waits for ends.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .waiting import Answer, Answering, Look, Waiting, first_of
 EVERY = 0.1
 """Seconds between two queries."""
 ANYWAY = 5.0
-"""Seconds after which those who wait look themselves, in case the query fails."""
+"""Seconds after which waiting requests query for themselves, in case this query fails."""
 AT_ONCE = 1000
-"""Jobs of one query."""
+"""Jobs per query."""
 
 State = tuple[Any, ...]
-"""What is compared: it differs when a job has changed state, or progress was reported."""
+"""What is compared: changes with the job's state and with each report of progress."""
 
 
 class Watched:
-    """One job, and the event that is set when it has changed."""
+    """One job, and the event that is set when it changes."""
 
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
@@ -48,7 +48,7 @@ class JobWatch(Poll[Watched]):
 
     @contextlib.contextmanager
     def watching(self, job_id: UUID) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when the job may have changed; clear it before looking."""
+        """Yield an event that is set when the job may have changed; clear it before querying."""
         watched = Watched(job_id)
         with self.joined(watched):
             yield watched.changed
@@ -60,7 +60,7 @@ class JobWatch(Poll[Watched]):
             states |= await self._loop.in_thread(_states, ids[start : start + AT_ONCE])
         for one in members:
             state = states.get(one.job_id, ())
-            # Unknown at first: it may have changed since those who wait looked themselves.
+            # Unknown at first: it may have changed since the waiting requests queried it.
             if one.known != state:
                 one.changed.set()
             one.known = state
@@ -74,7 +74,7 @@ def _states(ids: Collection[UUID]) -> dict[UUID, State]:
 
 
 class EndWatch(JobWatch):
-    """The jobs whose end this process waits for."""
+    """The jobs that this process waits for to end."""
 
     @property
     def every(self) -> float:  # type: ignore[override]
@@ -82,7 +82,7 @@ class EndWatch(JobWatch):
 
 
 class WaitingForJob(Waiting[Answer]):
-    """Waits for a job to end; on an event loop it looks only when the job may have."""
+    """Waits for a job to end; on an event loop, queries it only when it may have ended."""
 
     _changed: asyncio.Event
 
@@ -114,10 +114,10 @@ class WaitingForJob(Waiting[Answer]):
 
 
 def _look(look: Look, wait: awaited.Wait) -> VerbResponse | None:
-    """Look, and ask to be notified if there is nothing yet; in a thread."""
+    """Query the job, and subscribe to its end if it has not ended yet; runs in a thread."""
     found = look()
     if found is None and wait.sign():
-        # It may have ended before that.
+        # It may have ended between the query and the subscription.
         found = look()
     return found
 

@@ -1,6 +1,6 @@
-"""What an event loop offers to requests that wait, stream, or stay open.
+"""The interface of an event loop to requests that wait, stream, or stay open.
 
-The front door (`workers.asgi`) implements it. Nothing here imports a server.
+The ASGI application (`workers.asgi`) implements it. Nothing here imports a server.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .request import Meta
 Result = TypeVar("Result")
 
 LOOP = "ojs.loop"
-"""Set in a request's environment where an event loop waits for the answer."""
+"""Set in a request's environment if an event loop can wait for the response."""
 
 
 class HasThreads(Protocol):
-    """Something that has threads for the database."""
+    """Has threads for the database."""
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function` in a thread that may use the database, and return its result."""
@@ -28,28 +28,28 @@ class Loop(HasThreads, Protocol):
     """The event loop of a server process, and its threads for the database."""
 
     ending: asyncio.Event
-    """Set when the process has been asked to end: say goodbye, and return."""
+    """Set when the process has been asked to stop: end the connection, and return."""
 
     def shared(self, make: Callable[[Loop], Result]) -> Result:
-        """Return what `make` returned when it was first asked for: one for the whole process."""
+        """Return what `make` returned when it was first called: one object per process."""
 
     def keep(self, task: Coroutine[Any, Any, None]) -> None:
-        """Run `task` to its end beside everything else."""
+        """Run `task` in the background until it ends."""
 
 
 Stream = Callable[[Loop], AsyncIterator[bytes]]
-"""The body of a response that is written while it comes into being, part by part."""
+"""The body of a streamed response, part by part."""
 
 
 class Socket(Protocol):
     """A WebSocket."""
 
     meta: Meta
-    """Of the request that opens it, as a WSGI environment."""
+    """The WSGI environment of the request that opens it."""
     subprotocols: list[str]
-    """Those that the client offers."""
+    """Subprotocols that the client offers."""
     close_code: int | None
-    """That of the client, once it has closed."""
+    """The client's close code, once it has closed the connection."""
 
     async def refuse(self, status: int, text: str) -> None:
         """Answer the request with an error instead of accepting it."""
@@ -57,10 +57,10 @@ class Socket(Protocol):
     async def accept(self, subprotocol: str | None = None) -> None: ...
 
     async def receive(self) -> str | bytes | None:
-        """Return the next message; None once the connection has ended, or was closed here."""
+        """Return the next message; None once the connection has ended or was closed here."""
 
     async def send(self, text: str) -> None:
-        """Send a message; return when the server has taken it.
+        """Send a message; return once the server has accepted it.
 
         Raises:
             ConnectionError: the connection has ended.

@@ -1,4 +1,4 @@
-"""Which parser and renderer a request gets: never 406, and 415 only for a compression."""
+"""Chooses parser and renderer; never answers 406, and 415 only for a compression."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Renderer = TypeVar("Renderer", bound=BaseRenderer)
 
 
 class Negotiation(BaseContentNegotiation):
-    """The client's dialect decides; a client that accepts none of our types gets the first."""
+    """Follows the client's dialect; a client that accepts none of our types gets the first one."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
-        # There is one. An empty body needs no type, and the parser says which types it would take.
+        # There is only one. An empty body needs no type, and the parser names the types it accepts.
         return next(iter(parsers))
 
     def select_renderer(
@@ -34,7 +34,7 @@ class Negotiation(BaseContentNegotiation):
 
 
 def renderer_for(meta: Meta, renderers: list[Renderer]) -> Renderer:
-    """The renderer of the type that the client wants; the first where there is none."""
+    """The renderer of the type that the client accepts; the first one if there is none."""
     if len(renderers) > 1:
         wanted = dialects.media_type(meta)
         for renderer in renderers:

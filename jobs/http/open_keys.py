@@ -1,7 +1,7 @@
-"""Connections that stay open look at their keys again: who was revoked is not served for ever.
+"""Checks the keys of open connections regularly, so that a revoked key is not served indefinitely.
 
-What a client says is checked where it is carried out, against what is remembered of its key. Here
-are those that say nothing, or wait for work.
+Each command of a client is checked when it is carried out, against the cached key. This module is
+for connections that are idle or wait for work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .authentication import Caller, current_callers
 logger = logging.getLogger("workers.keys")
 
 AT_ONCE = 500
-"""Keys of one query."""
+"""Keys per query."""
 SHORTEST = 1.0
-"""Seconds between two looks, however short `API_KEY_CACHE` is."""
+"""Seconds between two checks, however short `API_KEY_CACHE` is."""
 
 
 class Keyed(Protocol):
@@ -27,14 +27,14 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> str:
-        """Hash of the key it came with; empty without one."""
+        """Digest of its key; empty without one."""
 
     def renew(self, caller: Caller | None) -> None:
-        """Go on as what the key is now; None: it opens nothing any more."""
+        """Continue with the current rights of the key; None: the key is no longer valid."""
 
 
 async def watch(connections: Collection[Keyed], in_thread: Callable[..., Awaitable[Any]]) -> None:
-    """Look at the keys of all `connections` every `API_KEY_CACHE`, for ever."""
+    """Check the keys of all `connections` every `API_KEY_CACHE`, until cancelled."""
     while True:
         await asyncio.sleep(max(SHORTEST, ojs_settings.API_KEY_CACHE.total_seconds()))
         keyed = [connection for connection in connections if connection.key]
@@ -46,9 +46,9 @@ async def watch(connections: Collection[Keyed], in_thread: Callable[..., Awaitab
                 current = await in_thread(current_callers, some)
                 found |= {key: current.get(key) for key in some}
         except Exception:
-            # The database is away: what was not asked about is asked about next time.
+            # The database is unavailable: the remaining keys are checked next time.
             logger.exception("The keys of open connections cannot be looked at.")
         for connection in keyed:
-            # It may have come with another key meanwhile.
+            # The connection may have changed its key meanwhile.
             if connection.key in found:
                 connection.renew(found[connection.key])

@@ -1,9 +1,9 @@
-"""Which pages may use a server that asks for no key: those of its own site.
+"""Restricts a server that requires no key to pages of its own site.
 
-A browser sends requests on behalf of any page, to any address that its user can reach, and the
-page cannot read the answer but need not. A key is what such a page does not have. Where none is
-asked for (`ALLOW_ANONYMOUS`), the headers that browsers add tell them apart; clients that are no
-browsers do not send these, and are served as ever.
+A browser sends requests on behalf of any page, to any address that its user can reach. The page
+cannot read the response, but does not have to. What such a page lacks is a key. If none is
+required (`ALLOW_ANONYMOUS`), the headers that browsers add identify the page; other clients do
+not send these headers, and are not affected.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .request import Meta
 
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 SAME_SITE = ("same-origin", "none")
-"""A page of this very origin, or the user, who typed an address or opened a bookmark."""
+"""A page of the same origin, or a user who typed an address or opened a bookmark."""
 SHOWN = 100
 
 
 def check_page(method: str, meta: Meta) -> None:
-    """Hold a request without a key to come from this site, or from no page at all.
+    """Require that a request without a key comes from a page of this site, or from no page.
 
     Raises:
-        PermissionDenied: a browser sends it on behalf of another site's page.
+        PermissionDenied: a browser sent it on behalf of another site's page.
     """
     origin, site = meta.get("HTTP_ORIGIN", ""), meta.get("HTTP_SEC_FETCH_SITE", "")
     if site in SAME_SITE or not (origin or site):
@@ -35,19 +35,20 @@ def check_page(method: str, meta: Meta) -> None:
     if origin:
         own = _is_trusted(origin) or (not site and _is_of_host(origin, hosts.named(meta)))
     else:
-        # A link that somebody follows: no page gets to see where it leads.
+        # The user followed a link: the linking page cannot read the response.
         own = method in ("GET", "HEAD") and meta.get("HTTP_SEC_FETCH_MODE") == "navigate"
     if not own:
         raise _refusal(origin)
 
 
 def check_type(meta: Meta) -> None:
-    """Hold a body without a `Content-Type` to come with a key.
+    """Require a key for a body without a `Content-Type`.
 
-    A page of another site can send such a body without asking first; JSON, by its name, it cannot.
+    A page of another site can send such a body without a preflight request, but not one that is
+    declared as JSON.
 
     Raises:
-        InvalidRequest: it comes without one.
+        InvalidRequest: there is no key.
     """
     if not meta.get("HTTP_AUTHORIZATION"):
         raise InvalidRequest(
@@ -57,12 +58,12 @@ def check_type(meta: Meta) -> None:
 
 
 def check_socket(origin: str) -> None:
-    """Hold a WebSocket handshake without a key to come from a page of this site.
+    """Require that a WebSocket handshake without a key comes from a page of this site.
 
-    The page is served at another port than the socket, so its host name is what counts.
+    The page may be served from another port than the socket, so only its host name is compared.
 
     Raises:
-        PermissionDenied: it comes from another one.
+        PermissionDenied: it comes from another site.
     """
     if origin and not (_is_trusted(origin) or hosts.answers_to(_netloc(origin))):
         raise _refusal(origin)
@@ -78,7 +79,7 @@ def _refusal(origin: str) -> PermissionDenied:
 
 
 def _is_trusted(origin: str) -> bool:
-    """Whether the site names this origin in `CSRF_TRUSTED_ORIGINS`, `*.` included."""
+    """Whether `CSRF_TRUSTED_ORIGINS` has this origin; supports `*.`."""
     scheme, netloc = origin.partition("://")[0].lower(), _netloc(origin)
     return any(
         trusted.scheme == scheme and is_same_domain(netloc, trusted.netloc.removeprefix("*"))
@@ -87,12 +88,12 @@ def _is_trusted(origin: str) -> bool:
 
 
 def _is_of_host(origin: str, host: str) -> bool:
-    """Whether host and port are the same. The scheme may not be: a proxy may end HTTPS."""
+    """Whether host and port are equal. The scheme may differ: a proxy may terminate HTTPS."""
     netloc = _netloc(origin)
     default = DEFAULT_PORTS.get(origin.partition("://")[0].lower(), "")
     return bool(netloc) and netloc.removesuffix(default) == host.lower().removesuffix(default)
 
 
 def _netloc(origin: str) -> str:
-    """Host and port of an origin; empty for what is none, such as `null`."""
+    """Host and port of an origin; empty for anything else, such as `null`."""
     return origin.partition("://")[2].partition("/")[0].lower()

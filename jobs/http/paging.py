@@ -17,7 +17,7 @@ def encode_cursor(*keys: str) -> str:
 def decode_cursor(text: str, parts: int) -> list[str]:
     """
     Raises:
-        InvalidRequest: this is not a cursor of ours.
+        InvalidRequest: this is not a cursor of this server.
     """
     try:
         padded = text + "=" * (-len(text) % 4)
@@ -45,7 +45,7 @@ def page(
     most: int = MOST,
     count: Callable[[Any], int] = lambda rows: rows.count(),
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
+    """Return one page of the ordered queryset `rows`, and the `pagination` of the response.
 
     Args:
         keys: what of a row makes the cursor that continues after it.

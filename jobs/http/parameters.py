@@ -1,4 +1,4 @@
-"""What the query of a request may say, declared as its body is: read here, described by OpenAPI."""
+"""Query parameters, declared as bodies are: read here, described by the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..spec.fields import Document
 from ..spec.members import Member, Members, Schema
 
 MOST = 200
-"""Entries of a page."""
+"""Entries per page."""
 SEVERAL = "Several, separated by commas; `job.*` matches what begins with `job.`"
 
 
 class Word(Member[str | None]):
-    """Any text; an empty one says nothing."""
+    """Any text; an empty one counts as absent."""
 
     def check(self, value: Any, place: str) -> str:
         found: str = value
@@ -57,8 +57,8 @@ class OneOf(Member[str | None]):
     """One of some words.
 
     Args:
-        sentence: the refusal, of `{name}`, `{choices}` and `{value}`.
-        strict: refuse an empty one, which else says nothing.
+        sentence: the refusal, a template with `{name}`, `{choices}` and `{value}`.
+        strict: refuse an empty value, which otherwise counts as absent.
     """
 
     def __init__(

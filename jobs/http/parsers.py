@@ -1,4 +1,4 @@
-"""REST framework's way to the JSON object in a body."""
+"""REST framework's parser of the JSON object in a body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .request import Readable
 
 
 class OJSParser(BaseParser):
-    """Strict JSON, of either of our media types, gzipped or not (OJS HTTP §6.1)."""
+    """Strict JSON, in either of the supported media types, gzipped or not (OJS HTTP §6.1)."""
 
     media_type = MEDIA_TYPE
 

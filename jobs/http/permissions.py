@@ -1,4 +1,4 @@
-"""REST framework's way to the table of authorization (`jobs.access`, `workers.access`)."""
+"""REST framework permissions, from the table of authorization (`jobs.access`, `workers.access`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class MayUseCommand(BasePermission):
-    """The table opens the command to the caller.
+    """The table allows the caller to use the command.
 
-    A method that the address does not have is answered 405, with a key or without.
+    A method that the address does not have is answered 405, with or without a key.
     """
 
     def has_permission(self, request: Request, view: OJSViewSet) -> bool:  # type: ignore[override]
         """
         Raises:
-            NotAuthenticated: there is no good key.
-            PermissionDenied: the table says no; with the scope that is missing.
+            NotAuthenticated: there is no valid key.
+            PermissionDenied: the table does not allow it; names the missing scope.
         """
         if view.action and not view.is_open:
             access.authorize(view.caller, view.command)
@@ -31,12 +31,12 @@ class MayUseCommand(BasePermission):
 
 
 class OfOwnProject(BasePermission):
-    """What the URL names is of the caller's project, if it has one."""
+    """The URL names only objects of the caller's project, if the caller has one."""
 
     def has_permission(self, request: Request, view: OJSViewSet) -> bool:  # type: ignore[override]
         """
         Raises:
-            NotFound: another project's things do not exist for this caller.
+            NotFound: the object belongs to another project.
         """
         if view.action and not view.is_open and view.caller.project:
             view.confine(view.caller, **view.kwargs)

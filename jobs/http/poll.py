@@ -1,4 +1,4 @@
-"""One regular look on behalf of everyone in a process who wants to know, while there is anyone."""
+"""One periodic query on behalf of everything in a process that waits for its result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Member = TypeVar("Member")
 
 
 class Poll(Generic[Member]):
-    """Looks again and again as long as it has members."""
+    """Queries periodically while it has members."""
 
     every: float
-    """Seconds between two looks."""
+    """Seconds between two queries."""
     subject: str
-    """What it looks at, for the log."""
+    """What it queries, for the log."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -29,12 +29,12 @@ class Poll(Generic[Member]):
         self._task: asyncio.Task[None] | None = None
 
     async def look(self, members: Collection[Member]) -> None:
-        """Look once, and let the members know."""
+        """Query once, and notify the members."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def joined(self, member: Member) -> Iterator[None]:
-        """Let `member` know of changes for the length of the block."""
+        """Notify `member` of changes for the duration of the block."""
         self._members.add(member)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -49,7 +49,7 @@ class Poll(Generic[Member]):
                 await asyncio.sleep(self.every)
                 try:
                     await self.look(list(self._members))
-                except Exception as problem:  # the database is away
+                except Exception as problem:  # the database is unavailable
                     logger.warning("%s cannot be looked at: %s", self.subject, problem)
         finally:
             self._task = None

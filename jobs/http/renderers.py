@@ -1,4 +1,4 @@
-"""Documents to JSON, for REST framework and for everything else that writes some."""
+"""Serializes documents to JSON, for REST framework and for everything else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def dumps(document: Any) -> bytes:
     try:
         return orjson.dumps(document)
     except TypeError:
-        # PostgreSQL returns 1e20 as the integer it is, and orjson writes none beyond 64 bits.
+        # PostgreSQL returns 1e20 as an integer, and orjson does not write integers beyond 64 bits.
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -38,7 +38,7 @@ class OJSRenderer(BaseRenderer):
 
 
 class PlainJSONRenderer(OJSRenderer):
-    """For clients that accept `application/json`, and not ours."""
+    """For clients that accept `application/json`, but not the binding's media type."""
 
     media_type = PLAIN_JSON
 

@@ -1,4 +1,4 @@
-"""A request as the views see it, and what of it the policies look at."""
+"""A request as the views see it, and the parts of it that policies check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Readable(Protocol):
-    """What a body is read from: it ends by itself, or by `Content-Length`."""
+    """Source of a body, which ends by itself or by `Content-Length`."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -26,7 +26,7 @@ class Readable(Protocol):
 class Request(rest_framework.request.Request):
     """REST framework's request, with a body that may come without `Content-Length`.
 
-    REST framework takes such a body, a chunked one, for empty.
+    REST framework treats such a body, which is chunked, as empty.
     """
 
     @property
@@ -35,8 +35,8 @@ class Request(rest_framework.request.Request):
 
 
 def body_stream(request: HttpRequest) -> Readable:
-    # Read from the stream: Django's own limit is the host site's, and lower. Django, too, takes a
-    # chunked body for empty.
+    # Read from the stream: Django's own limit is the host site's, and lower. Django also treats a
+    # chunked body as empty.
     if not is_chunked(request.META):
         return request
     stream: Readable = request.META["wsgi.input"]
@@ -44,7 +44,7 @@ def body_stream(request: HttpRequest) -> Readable:
 
 
 def is_chunked(meta: Meta) -> bool:
-    """Whether the body tells no length, and the server lets it end all the same."""
+    """Whether the body has no stated length, and the server supports that."""
     return not meta.get("CONTENT_LENGTH") and bool(meta.get("wsgi.input_terminated"))
 
 
@@ -57,7 +57,7 @@ def request_id_of(meta: Meta) -> str:
 def check_url(path: str, meta: Meta) -> None:
     """
     Raises:
-        InvalidRequest: the URL contains a NUL character, which no text in PostgreSQL may.
+        InvalidRequest: the URL contains a NUL character, which PostgreSQL cannot store in text.
     """
     if "\x00" in path or "%00" in meta.get("QUERY_STRING", ""):
         raise InvalidRequest("The URL contains a NUL character.", hint="Leave out the '%00'.")

@@ -1,7 +1,7 @@
-"""What a hot verb is given and returns, whichever way its request came.
+"""Arguments and results of a hot verb, independent of how its request arrived.
 
-A verb is a function of a `VerbRequest`. The action of a viewset calls it, and so does the fast path
-(`fast_path`), which knows no viewset; so both do the same.
+A verb is a function of a `VerbRequest`. Both the action of a viewset and the fast path
+(`fast_path`), which does not use viewsets, call it, so both do the same.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class VerbRequest:
 
 
 class VerbResponse:
-    """A document with its status, and headers beside those that every response has."""
+    """A document with its status, and headers besides those that every response has."""
 
     __slots__ = ("document", "headers", "status", "stream")
 
     def __init__(self, document: Any, status: int = 200, *, stream: Stream | None = None) -> None:
         """
         Args:
-            stream: the body, in place of a document; needs a server with an event loop.
+            stream: the body, instead of a document; needs a server with an event loop.
         """
         self.document = document
         self.status = status
@@ -62,7 +62,7 @@ class VerbResponse:
 
 
 def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:
-    """Return what a verb returns or raises."""
+    """Return the verb's result or the exception it raises."""
     try:
         return verb(request, **named)
     except Exception as problem:
@@ -70,7 +70,7 @@ def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:
 
 
 Batch = Callable[[Sequence[VerbRequest]], Sequence[Any]]
-"""Carries out a verb for requests that came at the same time; returns what each would have returned
-or raised by itself."""
+"""Handles requests for a verb that arrived at the same time; returns, for each, the result or
+exception of a separate call."""
 Verb = Callable[..., "VerbResponse | Waiting[Any]"]
-"""Called with a `VerbRequest`, and with what its URL names: `ack(request, job_id=…)`."""
+"""Called with a `VerbRequest` and the URL's parameters: `ack(request, job_id=…)`."""

@@ -1,4 +1,4 @@
-"""The version of the spec that a client asks for (OJS HTTP §3.2, §3.3)."""
+"""The version of the specification that a client requests (OJS HTTP §3.2, §3.3)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .request import Meta
 
 SPEC_VERSION = "1.0"
 OUR_VERSION = re.compile(r"1(\.[0-9]{1,9}){0,2}(-rc\.[0-9]{1,9})?")
-"""Any minor version of our major one: a newer one only adds (OJS HTTP §3.3)."""
+"""Any minor version of the supported major one: newer ones only add (OJS HTTP §3.3)."""
 
 
 class SpecVersioning(BaseVersioning):
-    """`OJS-Version`: answered as 1.0 whatever minor version is asked for."""
+    """`OJS-Version`: the answer is 1.0 for every requested minor version."""
 
     def determine_version(self, request: Request, *args: Any, **kwargs: Any) -> str:
         check_version(request.META)
@@ -27,7 +27,7 @@ class SpecVersioning(BaseVersioning):
 def check_version(meta: Meta) -> None:
     """
     Raises:
-        Unsupported: the client asks for a spec version we do not speak (OJS HTTP §3.2).
+        Unsupported: the client requests a version that is not supported (OJS HTTP §3.2).
     """
     wanted = meta.get("HTTP_OJS_VERSION")
     if wanted and not OUR_VERSION.fullmatch(wanted.strip()):

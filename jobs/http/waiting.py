@@ -1,9 +1,9 @@
-"""Requests that wait for something: work, a result, a report of progress, room in a queue.
+"""Requests that wait: for work, a result, a report of progress, or room in a queue.
 
 A verb that finds nothing yet returns a `Waiting`: how to look again, and for how long. On an event
-loop it waits without a thread; only a look takes one. Under WSGI it keeps its request's thread, so
-no more than `PLACES` of them wait at once in a process: acks and heartbeats always find a
-thread. A request that finds no place is answered at once with what there is.
+loop it waits without a thread and takes one only to look. Under WSGI it blocks its request's
+thread, so at most `PLACES` requests wait at once in a process; the other threads remain for acks
+and heartbeats. A request that gets no place is answered immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .loop import Loop
 from .verbs import VerbResponse
 
 LOOKS = (0.05, 0.5)
-"""Seconds between two looks: the first, and the longest it grows to."""
+"""Seconds between two looks: the first interval, and the longest."""
 PLACES = 24
 """Requests that may wait in a thread at once."""
 
@@ -31,16 +31,16 @@ Found = TypeVar("Found")
 Answer = TypeVar("Answer")
 Look = Callable[[], VerbResponse | None]
 Answering = Callable[[Look], Answer | None]
-"""Calls a look and makes the whole answer of what it finds or raises; None if it finds nothing."""
+"""Looks, and makes the response from what it finds or raises; returns None if it finds nothing."""
 
 
 class Waiting(Generic[Answer]):
-    """A response that is not there yet; this one looks at once, then less and less often."""
+    """A pending response; this class looks immediately, then less and less often."""
 
     def __init__(self, look: Look, seconds: float, otherwise: Callable[[], VerbResponse]) -> None:
         """
         Args:
-            look: returns the response; None while there is none.
+            look: returns the response, or None if it is not available yet.
             seconds: how long to wait.
             otherwise: returns the response when the time is up, or raises.
         """
@@ -54,7 +54,7 @@ class Waiting(Generic[Answer]):
         return until(self.look, self.seconds) or self.otherwise()
 
     async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
-        """Wait without a thread; at the end of the process, as if the time were up."""
+        """Wait without a thread; when the process stops, end as if the time were up."""
         deadline = time.monotonic() + self.seconds
         while (found := await loop.in_thread(answer, self.look)) is None:
             left = deadline - time.monotonic()
@@ -64,18 +64,18 @@ class Waiting(Generic[Answer]):
         return found
 
     async def sleep(self, loop: Loop, longest: float) -> None:
-        """Sleep until it is worth looking again, for `longest` seconds at most."""
+        """Sleep until it is worth looking again, for at most `longest` seconds."""
         pause, self._pause = self._pause, min(self._pause * 1.5, LOOKS[1])
         await first_of(loop.ending, seconds=min(longest, pause))
 
     async def give_up(self, loop: Loop, answer: Answering[Answer]) -> Answer:
-        """Return the answer when nothing came."""
+        """Return the response if nothing was found in time."""
         last = await loop.in_thread(answer, self.otherwise)
         assert last is not None
         return last
 
     async def withdraw(self, loop: Loop) -> None:
-        """Take back what was found: the client left before it was answered."""
+        """Release what was found, because the client disconnected before the response."""
 
 
 async def first_of(*events: asyncio.Event, seconds: float) -> None:
@@ -92,7 +92,7 @@ async def first_of(*events: asyncio.Event, seconds: float) -> None:
 
 @contextlib.contextmanager
 def place() -> Iterator[bool]:
-    """Take a place to wait in, for the length of the block; False if none is left."""
+    """Take a place to wait in, for the duration of the block; yield False if there is none."""
     global _waiting
     with _counting:
         granted = _waiting < PLACES
@@ -105,15 +105,15 @@ def place() -> Iterator[bool]:
 
 
 def until(look: Callable[[], Found | None], seconds: float) -> Found | None:
-    """Look until there is something, and return it; None when the time is up.
+    """Look until something is found, and return it; None when the time is up.
 
-    Without a place to wait in it looks once.
+    Without a place to wait in, it looks once.
     """
     return next((found for found in looks(look, seconds) if found is not None), None)
 
 
 def looks(look: Callable[[], Found], seconds: float) -> Iterator[Found]:
-    """Look again and again, less and less often, until the time is up or the caller stops."""
+    """Look repeatedly, less and less often, until the time is up or the caller stops."""
     deadline = time.monotonic() + seconds
     yield look()
     with place() as granted:
@@ -122,7 +122,7 @@ def looks(look: Callable[[], Found], seconds: float) -> Iterator[Found]:
         while granted and (left := deadline - time.monotonic()) > 0:
             current = connection()
             if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
-                current.close()  # a sleeper must not keep it from those that work
+                current.close()  # do not hold a connection while sleeping
             never.wait(min(left, pause))
             pause = min(pause * 1.5, longest)
             yield look()

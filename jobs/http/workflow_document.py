@@ -1,4 +1,4 @@
-"""Workflow → JSON: a superset of the two documents' shapes (OJS workflows §11, HTTP §14)."""
+"""Serializes workflows: a superset of both documents' shapes (OJS workflows §11, HTTP §14)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_STATE = {
     State.RETRYABLE: "pending",
     State.DISCARDED: "failed",
 }
-"""A step's state in the words of OJS workflows §4.4; a graph says the job's (HTTP §14)."""
+"""A step's state by OJS workflows §4.4; a graph shows the state of the job (HTTP §14)."""
 SHORT = ("index", "id", "job_id", "type")
 COLUMNS = (
     "type",
@@ -52,7 +52,7 @@ class Tree:
         return self.workflows.get((workflow.pk, index)) or self.at.get((workflow.pk, index))
 
     def progress(self, node: Job | Workflow | None) -> float | None:
-        """How far a node is, 0 to 1; None if it has not said or not begun (OJS progress §9.1)."""
+        """A node's progress, 0 to 1; None if not begun or none reported (OJS progress §9.1)."""
         if node is None:
             return None
         if isinstance(node, Job):
@@ -162,7 +162,7 @@ def _job(tree: Tree, job: Job, left: dict[UUID, Any], *, graph: bool = False) ->
 
 
 def _callbacks(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[str, Any]:
-    """Each callback, and the job it led to if it was fired."""
+    """Each callback, and the job that it enqueued if it was triggered."""
     calls = {str(job.pk): job for job in tree.jobs if job.workflow_index is None}
     documents: dict[str, Any] = {}
     for name, callback in workflow.callbacks.items():
@@ -177,7 +177,7 @@ def _callbacks(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[st
 
 
 def progress_document(workflow: Workflow) -> dict[str, Any]:
-    """How far a workflow and each of its nodes is (OJS progress §9.2)."""
+    """The progress of a workflow and of each of its nodes (OJS progress §9.2)."""
     tree = Tree(workflow)
     steps = []
     for index in range(workflow.size):
@@ -198,7 +198,7 @@ def progress_document(workflow: Workflow) -> dict[str, Any]:
 
 
 def summaries(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
-    """What a list says of each workflow: how many of its nodes are done, not which."""
+    """A list's entry for each workflow: how many of its nodes are done, not which."""
     ids = [workflow.pk for workflow in workflows]
     done: dict[Any, dict[str, int]] = {pk: {} for pk in ids}
     for rows, owner in (

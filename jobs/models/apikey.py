@@ -59,7 +59,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     """Names for the conditions of a key. The database's clock decides."""
 
     def with_secrets(self, digests: Collection[str]) -> ApiKeyQuerySet:
-        """The keys whose present or earlier secrets have these hashes."""
+        """The keys whose current or previous secrets have these hashes."""
         return self.filter(Q(digest__in=digests) | Q(previous_digest__in=digests))
 
     def usable(self) -> ApiKeyQuerySet:
@@ -78,20 +78,20 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.usable().filter(expires_at__lte=Now() + EXPIRES_SOON)
 
     def in_rotation(self) -> ApiKeyQuerySet:
-        """Usable keys whose earlier secret still works."""
+        """Usable keys whose previous secret is still valid."""
         return self.usable().filter(previous_until__gt=Now())
 
 
 class ApiKey(models.Model):
-    """A bearer key; only hashes of its secret, and of the one before, are stored.
+    """A bearer key; only hashes of its secret and of the previous one are stored.
 
-    Scopes and bindings belong to the key, secrets change: `rotate_key()` makes a new one, and the
-    earlier one works until `previous_until`. Revocation and expiry end both.
+    Scopes and bindings belong to the key, secrets change: `rotate_key()` creates a new one, and the
+    previous one is valid until `previous_until`. Revocation and expiry end both.
     """
 
     name = models.CharField(max_length=255)
     prefix = models.CharField(max_length=12, editable=False)
-    """The first characters of the secret, for people to recognise it."""
+    """The first characters of the secret, to recognize it by."""
     digest = models.CharField(max_length=64, unique=True, editable=False)
     previous_prefix = models.CharField(
         max_length=12, blank=True, default="", db_default="", editable=False
@@ -99,13 +99,13 @@ class ApiKey(models.Model):
     previous_digest = models.CharField(
         max_length=64, unique=True, null=True, blank=True, editable=False
     )
-    """Hash of the secret before the last rotation. It is kept when it has stopped working, so that
-    a client that still sends it is given the reason for the refusal."""
+    """Hash of the secret before the last rotation. It is kept after it has expired, so that a
+    client that still sends it gets the reason for the refusal."""
     previous_until = models.DateTimeField(null=True, blank=True, editable=False)
-    """The earlier secret is refused from this moment on."""
+    """The previous secret is refused from then on."""
     previous_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """When the earlier secret was last used since the rotation, to the minute: shows clients that
-    have not changed over yet."""
+    """When the previous secret was last used since the rotation, to the minute: shows whether
+    clients have not switched yet."""
     rotated_at = models.DateTimeField(null=True, blank=True, editable=False)
     scopes = models.JSONField(default=all_scopes)
     worker_id = models.CharField(

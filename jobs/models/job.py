@@ -33,7 +33,7 @@ class Job(models.Model):
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
     attempt = models.PositiveIntegerField(default=0)
-    """Number of the present attempt or, after a recovery, of the next one."""
+    """Number of the current attempt or, after a recovery, of the next one."""
     attempt_counted = models.BooleanField(default=False)
     """The next FETCH takes `attempt` as it is: a recovery has already counted it."""
     max_attempts = models.PositiveIntegerField(default=3)
@@ -49,7 +49,7 @@ class Job(models.Model):
     visibility_timeout = models.DurationField(null=True, blank=True)
     """The job's own visibility timeout, which overrides that of a fetch (§5.3)."""
     reserved_for = models.DurationField(null=True, blank=True)
-    """Length of the present reservation, which a heartbeat restarts (§5.4); null without one."""
+    """Length of the current reservation, which a heartbeat restarts (§5.4); null without one."""
     reserved_by = models.CharField(max_length=255, blank=True, default="")
     """Id of the worker that holds the job; empty if the fetch named no worker."""
     # In no index, nor in the condition of one: every heartbeat rewrites it, which would rule out
@@ -243,7 +243,7 @@ class Job(models.Model):
 
     @property
     def has_attempts_left(self) -> bool:
-        """Whether another attempt is left after a failure of the present one (OJS retry §2.2)."""
+        """Whether another attempt is left after a failure of the current one (OJS retry §2.2)."""
         return self.attempt < self.max_attempts
 
 
@@ -296,7 +296,7 @@ class DeadJob(Job):
 
 
 class RefusedFinish(models.Model):
-    """An ACK or FAIL that came too late or from the wrong worker (OJS worker protocol §10.4)."""
+    """An ACK or FAIL that arrived too late or from the wrong worker (OJS worker protocol §10.4)."""
 
     # No foreign key: the record outlives its job.
     job_id = models.UUIDField(db_index=True)

@@ -24,7 +24,7 @@ class RateLimit(models.Model):
     """An operator's temporary override of the policy (§10.2)."""
     override_until = models.DateTimeField(null=True, blank=True)
     held_until = models.DateTimeField(null=True, blank=True)
-    """A handler reported that its API accepts no request before then (§9.1)."""
+    """A handler reported that its API accepts no requests before then (§9.1)."""
     starts = models.JSONField(default=list, blank=True)
     """Starts within the window: pairs of a slice's number and its count, oldest first."""
     next_at = models.DateTimeField(null=True, blank=True)

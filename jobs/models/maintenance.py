@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 class MaintenanceQuerySet(models.QuerySet["Maintenance"]):
     def on(self) -> MaintenanceQuerySet:
-        """The switch, if it is on now; it may end by itself."""
+        """The switch, if it is on now; it may end automatically."""
         return self.filter(Q(until__isnull=True) | Q(until__gt=Now()))
 
 
@@ -20,11 +20,11 @@ class Maintenance(models.Model):
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     since = models.DateTimeField()
     until = models.DateTimeField(null=True, blank=True)
-    """When it ends by itself; null means that an operator ends it."""
+    """When it ends automatically; null means that an operator ends it."""
     estimated_until = models.DateTimeField(null=True, blank=True)
     """When the operator expects it to be over; information only."""
     refuses_jobs = models.BooleanField(default=False)
-    """Enqueuing is stopped too."""
+    """Enqueues are refused as well."""
     reason = models.TextField(blank=True, default="")
     started_by = models.CharField(max_length=255, blank=True, default="")
 

@@ -1,4 +1,4 @@
-"""Counters folded from the events, a batch at a time (`jobs.record.counters`)."""
+"""Counters computed from the events, a batch at a time (`jobs.record.counters`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobCounter(models.Model):
-    """Everything that ever happened to the jobs of one type in one queue (OJS observability §8)."""
+    """Totals for the jobs of one type in one queue (OJS observability §8)."""
 
     queue = models.CharField(max_length=128)
     job_type = models.CharField(max_length=255)
@@ -36,7 +36,7 @@ class JobCounter(models.Model):
 
 
 class QueueFlow(models.Model):
-    """What came into a queue and what was run from it, in each of the last minutes."""
+    """Arrivals and executions of a queue's jobs in each of the last minutes."""
 
     queue = models.CharField(max_length=128, primary_key=True)
     minutes = models.JSONField(default=dict)

@@ -13,7 +13,7 @@ from ..store import clock
 
 class QueueQuerySet(models.QuerySet["Queue"]):
     def paused(self) -> QueueQuerySet:
-        """Queues from which nothing is fetched now; a pause may end by itself."""
+        """Queues from which nothing is fetched now; a pause may end automatically."""
         return self.filter(paused_at__isnull=False).filter(
             Q(paused_until__isnull=True) | Q(paused_until__gt=Now())
         )
@@ -85,7 +85,7 @@ class Queue(models.Model):
 
 
 class QueuePolicy(models.Model):
-    """The configuration that new queues are given (OJS queue configuration §7)."""
+    """The configuration that new queues get (OJS queue configuration §7)."""
 
     name = models.CharField(max_length=128, primary_key=True)
     """Always `_default`: there is one policy."""

@@ -10,7 +10,7 @@ from .job import Job
 
 
 class JobSpec(models.Model):
-    """The current form of a job type; workers built for another version are not given such jobs.
+    """The current form of a job type; workers built for another version get no such jobs.
 
     Registered explicitly, usually by a deployment (Rota, Handling Job Spec Versions).
     """

@@ -1,4 +1,4 @@
-"""What a client may subscribe to, and which types of events it wants (OJS realtime §3.2, §5.6)."""
+"""Channels that a client may subscribe to, and filters by event type (OJS realtime §3.2, §5.6)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ JOB, QUEUE = "job:", "queue:"
 MOST_TYPES = 100
 LONGEST_TYPE = 64
 DOUBLED = frozenset({"progress.updated"})
-"""Types that the record has beside another one for the same thing: sent only where asked for."""
+"""Types that the record has in addition to another one for the same thing: sent only on request."""
 
 
 class Channel(NamedTuple):
-    """One of the patterns that may be subscribed to."""
+    """A channel to which a client may subscribe."""
 
     name: str
     """As on the wire: `job:ID`, `queue:NAME` or `all`."""
@@ -33,7 +33,7 @@ class Channel(NamedTuple):
 def parse(text: str) -> Channel:
     """
     Raises:
-        InvalidRequest: this is no channel.
+        InvalidRequest: this is not a channel.
         JobNotFound: no job can have this id.
     """
     if text == ALL:
@@ -76,10 +76,10 @@ def require_queue(name: str) -> Queue:
 
 
 class Face(NamedTuple):
-    """How an event is shown: as this document does, or under its name in the record."""
+    """How an event is shown: under its name in this document, or under that in the record."""
 
     is_own: bool
-    """Under its name in the record."""
+    """Whether it is shown under its name in the record."""
 
 
 AS_HERE, AS_RECORDED = Face(False), Face(True)
@@ -91,10 +91,10 @@ class Filter:
     def __init__(self, types: Iterable[str] | None = None) -> None:
         """
         Args:
-            types: names of this document or of the record; `job.*` matches a prefix.
+            types: names from this document or from the record; `job.*` matches a prefix.
 
         Raises:
-            InvalidRequest: too many, or too long.
+            InvalidRequest: there are too many, or one is too long.
         """
         self.types = None if types is None else tuple(dict.fromkeys(types))
         if self.types is not None and (

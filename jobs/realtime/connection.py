@@ -1,5 +1,5 @@
-"""A client that is connected: what waits to be sent to it, bounded, and how fast it may be sent
-(OJS realtime §5.4, §5.7)."""
+"""A connected client: its bounded buffer of messages, and its rate limit (OJS realtime §5.4,
+§5.7)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .channels import Channel, Face, Filter
 from .messages import Message
 
 MOST_AT_ONCE = 100
-"""Events that are written in one go."""
+"""Maximum number of events written at once."""
 
 
 class Selection(NamedTuple):
-    """Messages of a channel, and how each is shown; None is one that only ends a stream."""
+    """Messages of a channel, and how each is shown; None for one that only ends a stream."""
 
     messages: Sequence[Message]
     faces: Sequence[Face | None]
 
 
 def select(messages: Sequence[Message], wanted: Filter, *, ends_with_job: bool) -> Selection:
-    """Choose what a subscription wants.
+    """Select the messages for a subscription.
 
     Args:
-        ends_with_job: choose the end of a job even where the filter leaves it out.
+        ends_with_job: include the end of a job even if the filter excludes it.
     """
     shown = [(one, wanted.face(one.name, one.event.type)) for one in messages]
     chosen = [(one, face) for one, face in shown if face or (ends_with_job and one.is_last)]
@@ -40,7 +40,7 @@ def select(messages: Sequence[Message], wanted: Filter, *, ends_with_job: bool) 
 
 
 class Subscription:
-    """A channel that a client follows."""
+    """A client's subscription to a channel."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class Subscription:
     ) -> None:
         """
         Args:
-            position: it gets what comes after this id.
-            ends_with_job: it is to know of its job's end even where the filter leaves that out.
+            position: it gets the events after this id.
+            ends_with_job: it must get the end of its job even if the filter excludes that.
         """
         self.connection = connection
         self.channel = channel
         self.wanted = wanted
         self.position = position
-        """Everything up to this id has been handed over."""
+        """Everything up to this id has been passed on."""
         self.began = position
         self.ends_with_job = ends_with_job
         self.is_live = False
-        """Whether it gets events as they are read; until then it catches up with them."""
+        """Whether it gets events as they are read; before that, it is catching up."""
 
     @property
     def project(self) -> str:
@@ -80,7 +80,7 @@ class Subscription:
 
 
 class Entry(NamedTuple):
-    """A message that waits to be sent."""
+    """A message in the buffer."""
 
     subscription: Subscription
     message: Message
@@ -132,28 +132,28 @@ class Pace:
 
     @property
     def pause(self) -> float:
-        """Seconds until it is worth asking again."""
+        """Seconds until more may be sent."""
         return max(0.05, 1 / self._rate) if self._rate else 0.0
 
 
 class Connection:
-    """What the server knows of a client that stays connected."""
+    """The server's state of a connected client."""
 
     def __init__(self, caller: Caller, key: str, command: Command | None) -> None:
         """
         Args:
-            key: hash of the API key; empty without one.
-            command: what the key must go on to be allowed.
+            key: digest of the API key; empty without one.
+            command: the command that the key must continue to permit.
         """
         self.caller = caller
         self.key = key
         self.command = command
         self.ending: OJSError | None = None
-        """Why it is to end, once it is."""
+        """Why it must end, if it must."""
         self.is_shutdown = False
-        """It is to end because the server does."""
+        """It must end because the server is stopping."""
         self.subscriptions: dict[str, Subscription] = {}
-        """By the channel's name."""
+        """By name of the channel."""
         self.losses: dict[Subscription, Loss] = {}
         self._limit = max(1, ojs_settings.REALTIME_BUFFER_SIZE)
         self._entries: deque[Entry] = deque()
@@ -162,10 +162,10 @@ class Connection:
         self._room = asyncio.Event()
         self._room.set()
 
-    # What is to be sent
+    # Buffered messages
 
     def put(self, subscription: Subscription, selection: Selection) -> None:
-        """Queue messages; where there are too many, the oldest are dropped and counted."""
+        """Queue messages; if there are too many, drop the oldest and count them."""
         entries = self._entries
         entries.extend(map(Entry, repeat(subscription), selection.messages, selection.faces))
         for _ in range(len(entries) - self._limit):
@@ -177,14 +177,14 @@ class Connection:
         self._something.set()
 
     def drop(self, subscription: Subscription) -> None:
-        """Forget what waits for a subscription."""
+        """Drop the buffered messages of a subscription."""
         self.losses.pop(subscription, None)
         kept = [entry for entry in self._entries if entry.subscription is not subscription]
         self._entries = deque(kept)
         self._look_at_room()
 
     def filter_anew(self, subscription: Subscription, wanted: Filter) -> None:
-        """Give a subscription another filter, which holds for what waits already, too (§5.6.3)."""
+        """Change the filter of a subscription, also for messages already buffered (§5.6.3)."""
         subscription.wanted = wanted
         entries, self._entries = self._entries, deque()
         for entry in entries:
@@ -200,7 +200,7 @@ class Connection:
         return not (self._entries or self.losses)
 
     def end(self, problem: OJSError | None = None) -> None:
-        """Ask it to end: the server does, or there is a problem with its key."""
+        """Ask it to end, because of a problem with its key or because the server is stopping."""
         self.is_shutdown = problem is None
         self.ending = problem
         self._something.set()
@@ -210,7 +210,7 @@ class Connection:
         return self.is_shutdown or self.ending is not None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until there is something to send, or it is to end; False if the time is up."""
+        """Wait until there is something to send, or it must end; False if the time is up."""
         if self.is_empty and not self.is_ending:
             self._something.clear()
             try:
@@ -221,7 +221,7 @@ class Connection:
         return True
 
     async def take(self) -> tuple[list[tuple[Subscription, Loss]], list[Entry]]:
-        """Return what may be sent now: what was lost, and then some messages; perhaps nothing."""
+        """Return what may be sent now: losses, then some messages; may be empty."""
         losses = list(self.losses.items())
         self.losses.clear()
         granted = self._pace.grant(min(len(self._entries), MOST_AT_ONCE))
@@ -231,14 +231,14 @@ class Connection:
         self._look_at_room()
         return losses, taken
 
-    # Catching up waits for room: it can go as slowly as the client reads.
+    # Catching up waits for room, and so is no faster than the client reads.
 
     def _look_at_room(self) -> None:
         if len(self._entries) <= self._limit // 2:
             self._room.set()
 
     async def room(self) -> int:
-        """Wait until half of the buffer is free, and return how many messages fit in there."""
+        """Wait until half of the buffer is free, and return how many messages fit."""
         while len(self._entries) > self._limit // 2:
             self._room.clear()
             await self._room.wait()
@@ -247,7 +247,7 @@ class Connection:
     # Its key
 
     def renew(self, caller: Caller | None) -> None:
-        """Its key was looked at again: go on as what it is now, or end."""
+        """Continue with the current rights of the key, or end."""
         if self.is_ending:
             return
         if caller is None:

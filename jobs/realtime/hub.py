@@ -1,10 +1,10 @@
 """Reads the record of events once for all subscriptions of a process (OJS realtime).
 
-While anyone is subscribed, one read every `POLL` seconds finds what is new, and each event is
-handed to the subscriptions of its channels. A subscription begins in the record: it reads what came
-after its position until it has caught up with the hub, and from then on the hub hands over the
-rest. Both count in ids of the record, up to the hub's position, so that no event is left out in
-between and none is sent twice.
+While there are subscriptions, one query every `POLL` seconds reads the new events, and each event
+is passed to the subscriptions of its channels. A new subscription reads the record from its own
+position until it has caught up with the hub; from then on the hub passes it the rest. Both count
+in ids of the record, up to the hub's position, so that no event in between is left out or sent
+twice.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ logger = logging.getLogger("jobs.realtime")
 POLL = 0.2
 """Seconds between two reads of the record."""
 AGAIN = 1.0
-"""Seconds before the database is asked again after an error."""
+"""Seconds before another query after an error."""
 AT_ONCE = 2
-"""Subscriptions that read from the record at the same time; others wait for their turn."""
+"""Subscriptions that read from the record at the same time; others wait their turn."""
 REMEMBERED = 1_000
-"""Connections that are remembered after their end, so that a client can resume them."""
+"""Ended connections that are remembered, so that clients can resume them."""
 
 Result = TypeVar("Result")
 Key = tuple[str, str]
-"""A project, and the name of a channel."""
+"""Project and name of a channel."""
 
 
 class Resumable(NamedTuple):
-    """What a client was subscribed to when it left."""
+    """A client's subscriptions when it disconnected."""
 
     client: str
     subscriptions: list[tuple[str, tuple[str, ...] | None]]
-    """Channels, and the types of events that each was filtered by."""
+    """Channels, and the filter of each."""
     first: int
     last: int
-    """The positions between which it was sent events."""
+    """The positions of the first and the last event it was sent."""
 
 
 class Hub:
-    """The connections of a process, and what they are subscribed to."""
+    """The connections of a process, and their subscriptions."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -58,7 +58,7 @@ class Hub:
         self._followed = 0
         """Subscriptions, live or catching up."""
         self.position = 0
-        """Up to where the record has been read, while there are subscriptions."""
+        """How far the record has been read, while there are subscriptions."""
         self._has_begun = asyncio.Event()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._reader: asyncio.Task[None] | None = None
@@ -92,17 +92,17 @@ class Hub:
         for connection in list(self._connections):
             connection.end()
 
-    # Clients that come back
+    # Reconnecting clients
 
     def remember(self, left: Resumable) -> None:
-        """Keep what a client was subscribed to, in case it comes back to this process."""
+        """Remember a client's subscriptions, in case it reconnects to this process."""
         self._departures += 1
         self._left[self._departures] = left
         if len(self._left) > REMEMBERED:
             self._left.popitem(last=False)
 
     def resume(self, client: str, position: int) -> Resumable | None:
-        """Return what the client was subscribed to when it received the event at `position`."""
+        """Return the client's subscriptions when it received the event at `position`."""
         for number, left in reversed(self._left.items()):
             if left.client == client and left.first <= position <= left.last:
                 del self._left[number]
@@ -112,7 +112,7 @@ class Hub:
     # Subscriptions
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Count a subscription in; `follow()` then feeds it."""
+        """Add a subscription; `follow()` then feeds it."""
         connection = subscription.connection
         connection.subscriptions[subscription.channel.name] = subscription
         self._followed += 1
@@ -122,7 +122,7 @@ class Hub:
             self._reader.add_done_callback(self._has_failed)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Feed it no more, and forget what waits for it."""
+        """Stop feeding it, and drop its buffered messages."""
         connection, name = subscription.connection, subscription.channel.name
         if connection.subscriptions.get(name) is not subscription:
             return
@@ -140,10 +140,10 @@ class Hub:
             self._reader = None
 
     async def follow(self, subscription: Subscription) -> None:
-        """Hand over what the record has for a subscription, and return once it is live."""
+        """Pass on what the record has for a subscription; return once it is live."""
         await self._has_begun.wait()
-        # What the record has now is sent as slowly as the client reads. The rest is treated like
-        # what is new, so that catching up comes to an end.
+        # What the record has now is sent as slowly as the client reads. Later events are treated
+        # like live ones, so that catching up comes to an end.
         patient_until = self.position
         while subscription.position < (target := self.position):
             most = replay.BATCH
@@ -166,7 +166,7 @@ class Hub:
             self._live[subscription.project, subscription.channel.name][subscription] = None
 
     async def backfill(self, subscription: Subscription, after: int) -> None:
-        """Hand over what the record has from `after` to where the subscription began (§5.5.2)."""
+        """Pass on the record from `after` to where the subscription began (§5.5.2)."""
         until, subscription.began = subscription.began, min(after, subscription.began)
         while after < until and self._is_fed(subscription):
             batch = await self._asked(
@@ -195,7 +195,7 @@ class Hub:
         self._has_begun.set()
         while True:
             batch = await self._patiently(replay.read, self.position)
-            # In one step: who catches up meanwhile sees both or neither.
+            # In one step, so that a subscription catching up sees both changes or neither.
             self.position = batch.position
             self._hand_over(batch.messages)
             if len(batch.messages) < replay.BATCH:
@@ -209,7 +209,7 @@ class Hub:
             connection.end()
 
     async def _patiently(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Read something from the record, as often as it takes while the database is away."""
+        """Query the record, retrying while the database is unavailable."""
         has_complained = False
         while True:
             try:

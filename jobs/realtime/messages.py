@@ -1,4 +1,4 @@
-"""An event of the record as it is sent: its JSON is made once, however many want it (§4)."""
+"""An event of the record as it is sent; its JSON is made once for all subscriptions (§4)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PROGRESS, HEARTBEAT = "job.progress", "job.heartbeat"
 
 
 class Message:
-    """An event, and the texts made of it so far."""
+    """An event, and its serializations so far."""
 
     __slots__ = ("_made", "event", "id", "name", "project", "timestamp", "transition")
 
     def __init__(self, event: Event, project: str = "") -> None:
         """
         Args:
-            project: that of the job it is about; empty if it has none, or is about no job.
+            project: project of the job it is about; empty if there is none.
         """
         self.event = event
         self.project = project
@@ -60,15 +60,15 @@ class Message:
         return self._once("data", face, project, self._data)
 
     def frame(self, face: Face, project: str) -> bytes:
-        """The whole of a server-sent event."""
+        """The complete server-sent event."""
         return self._once("frame", face, project, self._frame)
 
     def named_frame(self, face: Face, project: str) -> bytes:
-        """The same, whose data also says the event's name, for clients that read nothing else."""
+        """The same, with the event's name also in its data, for clients that read only the data."""
         return self._once("named", face, project, self._named_frame)
 
     def tail(self, face: Face, project: str) -> bytes:
-        """The message of a WebSocket behind its member `channel` (§3.4)."""
+        """A WebSocket's message after its member `channel` (§3.4)."""
         return self._once("tail", face, project, self._tail)
 
     def _once(self, what: str, face: Face, project: str, make: Any) -> bytes:
@@ -129,6 +129,6 @@ def frame(identifier: str, name: str, data: bytes) -> bytes:
 
 
 def with_name(name: str, data: bytes) -> bytes:
-    """JSON of an object, with its name as the first member."""
+    """A JSON object with its name added as the first member."""
     more = b"," if len(data) > 2 else b""
     return b'{"event":%s%s%s' % (dumps(name), more, data[1:])

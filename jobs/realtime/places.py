@@ -1,4 +1,4 @@
-"""How many connections one client may keep open in a process (OJS realtime §5.2)."""
+"""Limits the open connections of a client in a process (OJS realtime §5.2)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _taken: Counter[str] = Counter()
 
 
 def client_of(caller: Caller, address: str) -> str:
-    """Return what a client is counted by: its key, or its address where it has none."""
+    """Return the identity by which a client is counted: its key, or else its address."""
     return f"key:{caller.key_id}" if caller.key_id is not None else f"address:{address}"
 
 
 class Place:
-    """One of the connections that a client may have; it is given back when it is not used any more.
+    """One of a client's permitted connections, released when it is garbage collected.
 
-    So is that of a request whose client has left before it was answered: nothing refers to it then.
+    That includes requests whose client disconnected before the response: nothing refers to it then.
     """
 
     @classmethod
     def of(cls, caller: Caller, address: str) -> Place:
         """
         Raises:
-            TooManyConnections: the client has all it may have.
+            TooManyConnections: the client has reached its limit.
         """
         return cls(client_of(caller, address))
 
     def __init__(self, client: str) -> None:
         """
         Raises:
-            TooManyConnections: the client has all it may have.
+            TooManyConnections: the client has reached its limit.
         """
         most = ojs_settings.REALTIME_CONNECTIONS
         with _lock:

@@ -1,4 +1,4 @@
-"""Reads the record of events for those that follow it; synchronous, one page at a time."""
+"""Reads the record of events for subscriptions; synchronous, one page at a time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .channels import Channel, require_queue
 from .messages import Message
 
 BATCH = 1000
-"""Events of one read."""
+"""Events per query."""
 RECENT = 20
-"""Events of a job among which that of its end is looked for."""
+"""Newest events of a job among which the event of its end is searched."""
 WINDOW = 50_000
-"""Ids of the record that one read of a page looks through."""
+"""Ids of the record that one query of a page covers."""
 
 
 class Batch(NamedTuple):
@@ -34,12 +34,12 @@ class Batch(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a subscription begins."""
+    """The position at which a subscription begins."""
 
     position: int
-    """It gets what comes after this id."""
+    """It gets the events after this id."""
     gap: dict[str, Any] | None = None
-    """The data of the `system.gap` that tells of what is lost before it."""
+    """The data of the `system.gap` that reports lost events before it."""
 
     @property
     def id(self) -> str:
@@ -56,7 +56,7 @@ def newest() -> int:
 
 
 def read(after: int) -> Batch:
-    """Return what has been added to the record since `after`, or the first part of it."""
+    """Return what was added to the record after `after`, or the first part of it."""
     until = newest()
     if until <= after:
         return Batch([], after)
@@ -83,7 +83,7 @@ def page(channel: Channel, project: str, after: int, until: int, most: int) -> B
 
 
 def messages_of(rows: Sequence[Event]) -> list[Message]:
-    """Find out to which projects the jobs belong that the events are about."""
+    """Look up the projects of the jobs that the events are about."""
     found = list(rows)
     subjects = {event.subject for event in found if event.job_type}
     ids = [job_id for job_id in map(parse_uuid, subjects) if job_id is not None]
@@ -91,19 +91,19 @@ def messages_of(rows: Sequence[Event]) -> list[Message]:
         return [Message(event) for event in found]
     jobs = Job.objects.using(alias()).filter(pk__in=ids).exclude(project="")
     projects = {str(pk): project for pk, project in jobs.values_list("pk", "project")}
-    # A job's events name it as its id is written here.
+    # A job's events contain its id in this notation.
     return [Message(event, projects.get(event.subject, "")) for event in found]
 
 
 def _record() -> Any:
-    # Where it was written: a replica may lag behind.
+    # From the primary: a replica may lag behind.
     return Event.objects.using(alias())
 
 
 def start(channel: Channel, last_event_id: str = "") -> Start:
-    """Return where a subscription begins: now, or after the last event that the client has.
+    """Return where a subscription begins: now, or after the client's last event.
 
-    Call it before looking at the state of what it is about: then nothing falls between the two.
+    Call it before reading the state of the channel's subject, so that nothing is missed in between.
     """
     now = newest()
     if not last_event_id:
@@ -115,7 +115,7 @@ def start(channel: Channel, last_event_id: str = "") -> Start:
 
 
 def position_of(identifier: str) -> int | None:
-    """Return the position of an event's id; None if the record does not have all that follows."""
+    """Return the position of an event's id; None if the record lacks events after it."""
     return _kept(identifier, newest())
 
 
@@ -132,8 +132,8 @@ def _kept(identifier: str, until: int) -> int | None:
 
 def _gap(channel: Channel, last_event_id: str) -> dict[str, Any]:
     """
-    The time of an event that is gone is unknown: the gap begins no earlier than what the channel
-    is about.
+    The time of a deleted event is unknown, so the gap begins no earlier than the subject of the
+    channel.
     """
     now = clock.now()
     if channel.job_id:
@@ -169,9 +169,9 @@ def require(channel: Channel, project: str) -> Job | None:
 
 
 def last_words(job: Job, channel: Channel, begun: Start) -> list[Message] | None:
-    """Return all there is to say about a job that has ended; None if it has not (§2.1).
+    """Return the last events of a job that has ended; None if it has not ended (§2.1).
 
-    To a client that comes back, that is what it missed; to others, the state of the job.
+    A reconnecting client gets what it missed; others get the state of the job.
     """
     if job.state not in TERMINAL:
         return None
@@ -180,7 +180,7 @@ def last_words(job: Job, channel: Channel, begun: Start) -> list[Message] | None
 
 
 def _last_of(job: Job, begun: Start) -> Message:
-    """The event of the transition to the job's state; one like it if the record has none."""
+    """The event of the transition to the job's state; a substitute if the record has none."""
     rows = _record().filter(subject=str(job.pk)).exclude(job_type="").order_by("-id")
     for event in rows[:RECENT]:
         message = Message(event, job.project)

@@ -46,22 +46,22 @@ logger = logging.getLogger("jobs.realtime")
 PATH = "/ojs/v1/ws"
 SUBPROTOCOL = "ojs.v1"
 BEARER = "bearer."
-"""A browser can set no header but the names of subprotocols: its key follows this."""
+"""The only header a browser can set names subprotocols: this prefix marks its key."""
 COMMAND = "live.socket"
 PING = 30.0
-"""Seconds without a message after which one is sent (§3.5)."""
+"""Seconds of silence after which a message is sent (§3.5)."""
 SLOWEST_READER = 30.0
-"""Seconds a client may leave a message unread before its connection is closed."""
+"""Seconds after which a connection is closed whose client does not read a message."""
 MOST_TEXT = 64 * 1024
-"""Characters of a message from a client."""
+"""Maximum length of a client's message, in characters."""
 GOING_AWAY, TOO_BIG, TRY_AGAIN_LATER, INTERNAL_ERROR = 1001, 1009, 1013, 1011
 REVOKED, FORBIDDEN = 4401, 4403
-"""Close codes of ours: the key opens nothing any more, or not this."""
+"""Close codes that we define: the key is not valid, or does not permit this."""
 ID_LENGTH = 64
 
 
 class UnknownEventId(NotFound):
-    """The record does not have what came after an event any more (§5.5.2)."""
+    """The record no longer has the events after this one (§5.5.2)."""
 
     code = "unknown_event_id"
 
@@ -70,11 +70,11 @@ class UnknownEventId(NotFound):
 
 
 class Visitor(NamedTuple):
-    """Who opens a WebSocket."""
+    """The client that opens a WebSocket."""
 
     caller: Caller
     key: str
-    """Hash of the API key; empty without one."""
+    """Digest of the API key; empty without one."""
     address: str
     command: Command | None
     place: Place
@@ -124,14 +124,14 @@ def _admit(meta: Meta, subprotocols: list[str]) -> Visitor:
 
 
 def _login(meta: Meta, subprotocols: list[str]) -> str:
-    """The Authorization header, or what stands for it where the client cannot send one."""
+    """The Authorization header, or its substitute for clients that cannot send one."""
     header: str = meta.get("HTTP_AUTHORIZATION", "")
     offered = [name for name in subprotocols if name.startswith(BEARER)]
     return f"Bearer {offered[0].removeprefix(BEARER)}" if offered and not header else header
 
 
 class Session:
-    """One open WebSocket: what its client says is answered, and events are sent beside that."""
+    """An open WebSocket: answers the client's messages, and sends events concurrently."""
 
     def __init__(self, loop: Loop, socket: Socket, visitor: Visitor) -> None:
         self._loop = loop
@@ -188,7 +188,7 @@ class Session:
     async def _say(self, **message: Any) -> None:
         await self._send(dumps(message).decode())
 
-    # What the client says
+    # The client's messages
 
     async def _listen(self) -> None:
         while (text := await self._socket.receive()) is not None:
@@ -266,10 +266,10 @@ class Session:
     def _look_up(
         self, channel: Channel, after: str
     ) -> tuple[Caller, replay.Start, list[Message] | None]:
-        """Look at the key, and at what is subscribed to; called in a thread.
+        """Check the key and the subject of the channel; called in a thread.
 
         Raises:
-            OJSError: the key opens nothing any more, or there is no such job or queue.
+            OJSError: the key is not valid, or there is no such job or queue.
         """
         visitor, caller = self._visitor, self._connection.caller
         if visitor.key:
@@ -292,8 +292,8 @@ class Session:
         await self._say(type="unsubscribed", channel=channel.name)
 
     async def _resume(self, message: dict[str, Any]) -> None:
-        """Send what came after an event, on the channels that are subscribed to; a client that has
-        subscribed to none goes on with those of its connection before."""
+        """Send the events after a given one on the subscribed channels; a client without
+        subscriptions resumes those of its previous connection."""
         identifier = fields.required_text(message, "last_event_id", longest=ID_LENGTH)
         after = await self._loop.in_thread(replay.position_of, identifier)
         if after is None:
@@ -317,7 +317,7 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What the client is sent
+    # Messages to the client
 
     async def _tell(self) -> None:
         connection = self._connection
@@ -338,7 +338,7 @@ class Session:
     async def _send_event(self, entry: Entry) -> None:
         subscription, message, face = entry
         name = subscription.channel.name
-        # It may have been unsubscribed while others were being sent.
+        # It may have been unsubscribed while other events were being sent.
         if face is not None and self._connection.subscriptions.get(name) is subscription:
             tail = message.tail(face, subscription.project).decode()
             await self._send(f'{{"type":"event","channel":{dumps(name).decode()}{tail}')

@@ -20,18 +20,18 @@ from .messages import frame, with_name
 from .places import Place
 
 RETRY = 3000
-"""Milliseconds after which a client shall come back (§2.3)."""
+"""Milliseconds after which a client is to reconnect (§2.3)."""
 HEARTBEAT = 15.0
 """Seconds without an event after which a comment is sent (§2.4)."""
 EVENTS_DROPPED, GAP, SHUTDOWN = "system.events_dropped", "system.gap", "server.shutdown"
 ERROR = "system.error"
-"""An addition of ours: the stream ends because its key does not open it any more."""
+"""An extension: the stream ends because its key is no longer valid."""
 
 
 def require_record() -> None:
     """
     Raises:
-        Unsupported: nothing is recorded that could be sent.
+        Unsupported: the server records no events.
     """
     if not ojs_settings.RECORD_EVENTS:
         raise Unsupported(
@@ -40,9 +40,9 @@ def require_record() -> None:
 
 
 class EventStream:
-    """The body of a response: called with the event loop, it yields what is to be sent.
+    """The body of a response: called with the event loop, it yields the stream.
 
-    Made in a thread, where everything that may be refused is looked into.
+    Created in a thread, so that errors are raised before the stream begins.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class EventStream:
     ) -> None:
         """
         Args:
-            key: hash of the API key; empty without one.
-            command: what the key must go on to be allowed.
-            last_event_id: the last event that the client has, if it comes back.
+            key: digest of the API key; empty without one.
+            command: the command that the key must continue to permit.
+            last_event_id: the last event that a reconnecting client received.
             names_events: put an event's name into its data as well.
 
         Raises:
             NotFound: there is no such job or queue.
-            TooManyConnections: the client has all it may have.
-            Unsupported: nothing is recorded.
+            TooManyConnections: the client has reached its limit.
+            Unsupported: the server records no events.
         """
         require_record()
         self._start = replay.start(channel, last_event_id)
@@ -130,12 +130,12 @@ class EventStream:
             if any(entry.message.is_last for entry in entries) and subscription.ends_with_job:
                 return
 
-    # What is written
+    # Output
 
     def _head(self) -> bytes:
         """
-        An id alone is no event: a client that loses the connection before the first one comes back
-        with it, and misses nothing.
+        An id without data is not an event, but a client that loses the connection before the first
+        event reconnects with it, and misses nothing.
         """
         head = b"retry: %d\nid: %s\n\n" % (RETRY, self._last_id.encode())
         if self._start.gap is not None:
@@ -144,7 +144,7 @@ class EventStream:
 
     def _heartbeat(self, hub: Hub, subscription: Subscription) -> bytes:
         if subscription.is_live:
-            # All of the record up to there has been looked through for this client.
+            # The record up to there has been read for this client.
             self._last_id = replay.id_of(max(hub.position, subscription.position))
         return b":heartbeat\nid: %s\n\n" % self._last_id.encode()
 

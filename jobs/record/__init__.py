@@ -1,1 +1,1 @@
-"""The record of events and the figures folded from it."""
+"""The record of events, and the figures computed from it."""

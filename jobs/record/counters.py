@@ -120,7 +120,7 @@ def _is_first(event: Any) -> bool:
 
 
 def _is_released(event: Any) -> bool:
-    """Whether its worker gave the job back for a while, which is no retry."""
+    """Whether its worker released the job for a while, which is not a retry."""
     return event.type == "job.retrying" and "released" in (event.data or {})
 
 

@@ -52,7 +52,7 @@ class Points:
 
     @cached_property
     def unfinished(self) -> rollup.Unfinished:
-        """What is counted beside the roll-ups."""
+        """Figures that are counted live, in addition to the roll-ups."""
         return rollup.unfinished(self.since)
 
     def line(self, name: str, fold: Callable[[Iterable[Any]], Any]) -> Sequence[Any]:
@@ -62,18 +62,18 @@ class Points:
         return [fold(point) if point else None for point in known]
 
     def _finished(self, rows: list[Any], name: str) -> list[Any]:
-        """Leave out a minute that was sampled and not counted yet: its numbers are no zeros."""
+        """Omit a minute that was sampled but not counted yet: its numbers are not zeros."""
         if self.model is not Rollup or name not in rollup.COUNTED:
             return rows
         return [row for row in rows if row.start < self.unfinished.until]
 
     def rate(self, name: str) -> Sequence[float | None]:
-        """How many a second of the time that has been counted."""
+        """The average number per second, over the time that has been counted."""
         width, until = timedelta(seconds=self.range.resolution), self.unfinished.until
         found: list[float | None] = []
         for rows in self.rows:
             counted = self._finished(rows, name)
-            # The hour that it is now has been counted in part.
+            # The current hour has been counted in part.
             seconds = sum(
                 (min(row.start + width, until) - row.start).total_seconds() for row in counted
             )
@@ -97,7 +97,7 @@ class Points:
         return self.line(name, fold)
 
     def total(self, name: str) -> int:
-        """How many in the range, up to this second for what is counted live."""
+        """The number in the range, including the current second for what is counted live."""
         counted = sum(
             getattr(row, name) for rows in self.rows for row in self._finished(rows, name)
         )
@@ -105,7 +105,7 @@ class Points:
 
     @property
     def elapsed(self) -> timedelta:
-        """The part of the range since which there has been anything to count."""
+        """The part of the range for which there are figures."""
         if not self.unfinished.is_new:
             return self.range.length
         worked = (row.start for rows in self.rows for row in rows if row.completed or row.failed)

@@ -34,7 +34,7 @@ def log_failed(*, outcomes: list[Any], **kwargs: Any) -> None:
             )
         elif outcome.released:
             logger.info(
-                "Job %s was given back; it runs again in %s.",
+                "Job %s was released; it runs again in %s.",
                 outcome.job_id,
                 outcome.retry_delay or "no time",
                 extra=about(outcome),
@@ -51,7 +51,7 @@ def log_failed(*, outcomes: list[Any], **kwargs: Any) -> None:
 
 @receiver(signals.jobs_reclaimed, dispatch_uid="ojs_log_reclaimed")
 def log_reclaimed(*, count: int, error_type: str, **kwargs: Any) -> None:
-    logger.warning("Took back %d reservation(s): %s.", count, error_type)
+    logger.warning("Reclaimed %d reservation(s): %s.", count, error_type)
 
 
 @receiver(signals.finish_refused, dispatch_uid="ojs_log_refused")

@@ -39,8 +39,8 @@ def names(model: Any) -> list[str]:
 def created(start: datetime, end: datetime) -> QuerySet[Job]:
     """Jobs created from `start` to `end`.
 
-    Found by their ids, for only those are indexed. An id that a client made may contain another
-    time: such a job is not counted.
+    Found by their ids, because only those are indexed. An id that a client chose may contain
+    another time: such a job is not counted.
     """
     first, last = (
         first_uuid7(round(moment.timestamp() * 1000)) for moment in (start - MINUTE, end + MINUTE)

@@ -41,8 +41,8 @@ SAMPLED = ["available", "active", "delayed"]
 def roll_up() -> int:
     """Count the minutes that are over; after downtime, a few steps of them.
 
-    Always returns 0: the rest is counted in the next turn, for the reaper has more urgent things to
-    do.
+    Always returns 0, because the rest is counted in the next turn: the reaper has more urgent
+    things to do.
     """
     for _ in range(STEPS):
         if not step():
@@ -148,7 +148,7 @@ def sum_hours(
 
 
 def sample() -> int:
-    """Count in full how deep the queues are; always returns 0: nothing is left to do."""
+    """Count in full how deep the queues are; always returns 0, because nothing is left to do."""
     now = clock.now()
     samples: dict[str, QueueSample] = {}
     for rows in INDEXED:

@@ -1,1 +1,1 @@
-"""Documents to values: what a request may say, and how a job is written down."""
+"""Reads documents into values: declares what a request may contain, and serializes jobs."""

@@ -1,4 +1,4 @@
-"""Enqueue requests that differ in their arguments only, as most do, are checked in full once."""
+"""Validates enqueue requests that differ only in their arguments, as most do, just once."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _lists(documents: Sequence[Any]) -> Arguments | None:
 
 
 class Memory(dict[bytes, NewJob]):
-    """Jobs by their shape, for longer than a batch: one for each door, which reads in its own way.
+    """Jobs by their shape, kept beyond a batch; one per protocol, as each reads jobs differently.
 
-    Kept are short shapes, for long ones hardly come again, and only what means the same a moment
-    later.
+    Only short shapes are kept, since long ones rarely recur, and only shapes whose meaning does not
+    depend on the time.
     """
 
     MOST = 256
@@ -74,7 +74,7 @@ def checked_once(
     check: Check,
     arguments: Callable[[Any], list[Any]],
 ) -> NewJob:
-    """Return `check(document)`, or a job like one that passed it before, with its own arguments."""
+    """Return `check(document)`, or a copy of a job of the same shape, with its own arguments."""
     shape = shape_of(document)
     if not shape:
         return check(document)
@@ -82,7 +82,7 @@ def checked_once(
     if model is not None:
         return like(model, arguments(document), uuid7())
     job = check(document)
-    # Not the job itself: whoever gets it writes on it, and its arguments may be large.
+    # Not the job itself: the caller modifies it, and its arguments may be large.
     known[shape] = model_of(like(job, [], job.id))
     return job
 
@@ -95,10 +95,10 @@ STRICTLY = (
 
 
 def shape_of(document: Any) -> bytes:
-    """What two requests must share to differ in nothing but `args`, which a batch mostly does.
+    """What two requests must share to differ only in `args`, as most requests of a batch do.
 
-    Empty where that cannot be told: the job has an id of its own, its uniqueness depends on its
-    arguments, or it says something that is not plain JSON.
+    Empty if that cannot be determined: the job has an id of its own, its uniqueness depends on its
+    arguments, or it contains something that is not plain JSON.
     """
     if type(document) is not dict or "id" in document or "unique" in document:
         return b""
@@ -111,16 +111,16 @@ def shape_of(document: Any) -> bytes:
         shape = orjson.dumps(rest, option=STRICTLY)
     except TypeError:
         return b""
-    # It writes null for NaN, too, which is refused.
+    # orjson writes null for NaN, too, which must be refused.
     return b"" if b"null" in shape else shape
 
 
 USUAL = {field.name: field.default for field in fields(NewJob) if field.default is not MISSING}
-"""What a job is that says nothing; its class says it for it."""
+"""A job with default values; its class provides them."""
 
 
 def model_of(job: NewJob) -> NewJob:
-    """Return what jobs like this one are copied from, fast: it holds only what is unusual."""
+    """Return a model to copy such jobs from quickly: it holds only values that are not defaults."""
     model = object.__new__(NewJob)
     model.__dict__.update(
         (name, value)
@@ -132,13 +132,13 @@ def model_of(job: NewJob) -> NewJob:
 
 
 def like(model: NewJob, args: list[Any], id: UUID) -> NewJob:
-    """Return a job as `model`, of the same shape, with other arguments."""
+    """Return a copy of `model`, of the same shape, with other arguments."""
     another = object.__new__(NewJob)
     own = another.__dict__
     own.update(model.__dict__)
     own["id"] = id
     own["args"] = args
-    # Or a change of one would change them all.
+    # Otherwise a change to one would change them all.
     own["meta"] = deepcopy(model.meta) if model.meta else {}
     own["tags"] = model.tags.copy()
     own["attributes"] = deepcopy(model.attributes) if model.attributes else {}
@@ -148,10 +148,10 @@ def like(model: NewJob, args: list[Any], id: UUID) -> NewJob:
 
 
 class UniformBatch(Sequence[NewJob]):
-    """New jobs that differ in nothing but ids and arguments.
+    """New jobs that differ only in ids and arguments.
 
-    They can be stored without being made one by one; that happens once, when somebody asks for one
-    of them. What is so for all of them is written on the model, see `shared_targets`.
+    They can be stored without creating an object for each; all objects are created on first access
+    to one of them. Values common to all are written to the model, see `shared_targets`.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -175,7 +175,7 @@ class UniformBatch(Sequence[NewJob]):
 
     @property
     def made(self) -> list[NewJob]:
-        """What has been asked for already: all of them or none."""
+        """The objects created so far: all of them or none."""
         return self.jobs if "jobs" in self.__dict__ else []
 
     def in_parts(self, size: int) -> Sequence[Sequence[NewJob]]:
@@ -183,7 +183,7 @@ class UniformBatch(Sequence[NewJob]):
             return [self]
         if self.made:
             return in_parts(self.made, size)
-        # Each with a model of its own: they are not stored in the same moment.
+        # Each part has its own model, because the parts are stored at different times.
         self.parts = [
             UniformBatch(like(self.model, [], self.model.id), list(args))
             for args in in_parts(self.args, size)
@@ -211,17 +211,17 @@ class UniformBatch(Sequence[NewJob]):
 
 
 def representatives(new: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Jobs that stand for all of them, for questions that arguments have no say in."""
+    """Jobs that represent all of them, for code that does not depend on arguments."""
     return [new.model] if type(new) is UniformBatch else new
 
 
 def shared_targets(new: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Where to write what is so for all of them."""
+    """The objects to which values common to all jobs are written."""
     return [new.model, *new.made] if type(new) is UniformBatch else new
 
 
 def in_parts(new: Sequence[Any], size: int) -> Sequence[Sequence[Any]]:
-    """Return the jobs, `size` of them at a time."""
+    """Return the jobs in parts of `size`."""
     if isinstance(new, UniformBatch):
         return new.in_parts(size)
     return [new[start : start + size] for start in range(0, len(new), size)]
@@ -232,12 +232,12 @@ def uniform(
     check: Check,
     arguments: Callable[[Sequence[Any]], Arguments | None],
 ) -> UniformBatch | None:
-    """Check a batch of requests all of which differ in their arguments only.
+    """Validate a batch of requests that differ only in their arguments.
 
-    None if they are not like that, or one is refused: then each has to be looked at by itself.
+    None if the requests differ otherwise or one is refused; then each must be validated separately.
 
     Args:
-        arguments: reads them, or answers None where they are not as plain as they should be.
+        arguments: reads the arguments, or returns None unless they are all plain lists.
     """
     if len(documents) < 2:
         return None
@@ -255,7 +255,7 @@ def uniform(
 
 
 def _is_of(shape: bytes, first: dict[str, Any], document: Any) -> bool:
-    """Whether a document differs from the first, which is of that shape, in its arguments only."""
+    """Whether a document differs from the first one, of this shape, only in its arguments."""
     if document is first:
         return True
     if type(document) is not dict or document.keys() != first.keys():

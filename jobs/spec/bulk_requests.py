@@ -1,4 +1,4 @@
-"""What a request about many jobs may say (OJS HTTP §9.2; bulk operations; results §9.3)."""
+"""Requests about many jobs (OJS HTTP §9.2; bulk operations; results §9.3)."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class ResultIds(Members):
 class Bulk(Members):
     atomicity = Choice(
         words("atomic", "partial"),
-        "All or none, or all that can be.",
+        "All or none, or as many as possible.",
         sentence="'{name}' must be 'atomic' or 'partial', not {value!r}.",
     ).default("partial")
     idempotency_key = Text(
-        "A repetition with the same key is answered what was answered before.",
+        "A repetition with the same key gets the same response.",
         longest=LONGEST_KEY,
     )
 
 
 class BulkEnqueue(Bulk):
-    # How many there may be at most is refused with a status of its own.
+    # Exceeding the maximum number is refused elsewhere, with its own status.
     jobs = Array(
         of=Envelope,
         least=1,

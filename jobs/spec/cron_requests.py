@@ -1,7 +1,7 @@
-"""What may be registered: from a JSON document to a `NewCronJob` (OJS cron §2, HTTP §13.2).
+"""Registrations of cron jobs: from a JSON document to a `NewCronJob` (OJS cron §2, HTTP §13.2).
 
-The documents write `cron` with `type`, `args` and `options` beside it, the public cases and the
-command line client `expression` with a `job_template`, Ruby's client `queue` beside them.
+The documents specify `cron` with `type`, `args` and `options` beside it, the public cases and the
+command line client `expression` with a `job_template`, the Ruby client `queue` beside them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NewCronJob:
     timezone: str = "UTC"
     overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
     enabled: bool | None = True
-    """None: as it is, where a protocol has no word for it; a new one is enabled."""
+    """None: unchanged, for protocols that do not transmit it; a new cron job is enabled."""
     description: str = ""
     project: str = ""
 
@@ -61,7 +61,7 @@ POLICIES = {"cancel": OverlapPolicy.CANCEL_PREVIOUS} | {
 
 
 class Template(Members):
-    """What each job is made of."""
+    """The members of each job that is enqueued."""
 
     type = optional(Envelope.type)
     args = optional(Envelope.args)
@@ -98,7 +98,7 @@ def new_cron_job(
         type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
-        InvalidRequest: a field breaks its rule; `details["field"]` names it.
+        InvalidRequest: a field is invalid; `details["field"]` names it.
     """
     name = CronRequest.name.read(document)
     spelled = next((one for one in SPELLINGS if document.get(one.name) is not None), SPELLINGS[0])

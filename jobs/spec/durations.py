@@ -1,8 +1,8 @@
 """ISO 8601 durations: text on the wire, timedelta inside (OJS retry §4).
 
-A year counts as 365 days and a month as 30: a duration here is a fixed length of time,
-never a calendar step. Signs, fractions of anything but seconds, and everything beyond
-LONGEST are refused, so that adding a duration to the present never leaves the calendar.
+A year counts as 365 days and a month as 30: a duration here is a fixed length of time, never a
+calendar step. Refuses signs, fractions of anything but seconds, and everything beyond LONGEST, so
+that adding a duration to the current time never leaves the range of dates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 LONGEST = timedelta(days=100 * 365)
 """No duration of a job is longer than a century."""
 
-# Longer than any sensible spelling of LONGEST, so that no caller can make us read a
+# Longer than any sensible spelling of LONGEST, so that no client can make the server parse a
 # number of a million digits only to refuse it.
 MAX_LENGTH = 64
 
@@ -42,7 +42,7 @@ MICROSECONDS = {
 def parse_duration(text: str) -> timedelta:
     """Read an ISO 8601 duration such as PT30S or P1D (OJS retry §4.2, §14).
 
-    Fractions of a second beyond the microsecond are cut off.
+    Fractions of a second beyond the microsecond are truncated.
 
     Raises:
         ValueError: not a duration, or longer than LONGEST; the message says which.
@@ -57,7 +57,7 @@ def parse_duration(text: str) -> timedelta:
     parts = match.groupdict(default="0")
     microseconds = int(parts.pop("fraction")[:6].ljust(6, "0"))
     microseconds += sum(int(number) * MICROSECONDS[unit] for unit, number in parts.items())
-    # Compared as plain integers: a timedelta of that many days may not exist.
+    # Compared as plain integers, because the value may be too large for a timedelta.
     if microseconds > LONGEST // timedelta.resolution:
         raise ValueError(f"{text!r} is longer than the 100 years a duration may last.")
     return timedelta(microseconds=microseconds)
@@ -68,10 +68,10 @@ SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 
 
 def parse_span(text: str) -> timedelta:
-    """Read a length of time as it is typed at a command line: 45s, 30m, 24h, 90d, 2w.
+    """Read a length of time as typed on a command line: 45s, 30m, 24h, 90d, 2w.
 
     Raises:
-        ValueError: not such a text, or longer than LONGEST; the message says which.
+        ValueError: invalid, or longer than LONGEST; the message says which.
     """
     match = SPAN.fullmatch(text)
     if match is None:
@@ -89,7 +89,7 @@ def format_duration(duration: timedelta) -> str:
     same length of time to every reader.
 
     Raises:
-        ValueError: `duration` is negative, which ISO 8601 cannot say.
+        ValueError: `duration` is negative, which ISO 8601 cannot express.
     """
     if duration < timedelta(0):
         raise ValueError("A duration must not be negative.")

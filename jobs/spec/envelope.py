@@ -34,17 +34,17 @@ TIMEOUT_TYPES = (
 )
 TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
 ERRORS_SHOWN = 50
-"""The newest of a long history; the documents ask for ten (errors §6.2)."""
+"""Errors kept of a long history, the newest ones; the documents ask for ten (errors §6.2)."""
 RESULT_TTL = timedelta(days=7)
-"""Of a job that says nothing (OJS results §6.1)."""
+"""How long results are kept by default (OJS results §6.1)."""
 NOT_FOR_WORKERS = ("timeout",)
-"""Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` says it safely."""
+"""Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` is unambiguous."""
 
 Errors = Iterable[Mapping[str, Any]]
 
 
 def wire_time(moment: datetime | str) -> str:
-    """A claim's text is in the form of the wire already."""
+    """Format a time; a claim's times are text in wire format already."""
     return moment if isinstance(moment, str) else format_timestamp(moment)
 
 
@@ -62,7 +62,7 @@ def result_expires_at(job: Any) -> datetime | None:
 
 
 def is_pruned(job: Any) -> bool:
-    """Whether the result's time is over, swept or not (OJS results §5.3)."""
+    """Whether the result has expired, swept or not (OJS results §5.3)."""
     if getattr(job, "result_ttl", None) is None:
         return False
     expires_at = result_expires_at(job)
@@ -70,7 +70,7 @@ def is_pruned(job: Any) -> bool:
 
 
 def timeout_details(kind: str, limit: timedelta, elapsed: timedelta) -> dict[str, Any]:
-    """What is told of a timeout, in the error and in the event (OJS timeouts §8, §11.1)."""
+    """Details of a timeout, in the error and in the event (OJS timeouts §8, §11.1)."""
     return {
         "timeout_kind": kind,
         "limit_seconds": _seconds(limit),
@@ -87,12 +87,12 @@ def error_entry(row: Mapping[str, Any], *, project: str = "") -> dict[str, Any]:
     """One element of `errors` (OJS errors §6.1, retry §10.1).
 
     Args:
-        project: that of the key which reads it.
+        project: the project of the key that reads it.
     """
     entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
     entry["code"] = row.get("code") or row["type"]
     entry["message"] = row.get("message") or ""
-    # A claim brings its history as PostgreSQL writes it.
+    # The history in a claim has the format of PostgreSQL.
     entry["occurred_at"] = entry["timestamp"] = wire_timestamp(row["occurred_at"])
     if project and "worker_id" in entry:
         entry["worker_id"] = shown(entry["worker_id"], project)
@@ -103,12 +103,12 @@ def error_entry(row: Mapping[str, Any], *, project: str = "") -> dict[str, Any]:
 
 
 def claimed_envelope(job: Any, *, project: str = "") -> dict[str, Any]:
-    """What the worker of a job is sent, as `engine.claim` returned it; orjson can write it.
+    """The envelope that a worker receives for a job from `engine.claim`; orjson can write it.
 
-    Nearly all jobs have nothing of what `envelope` asks for one by one.
+    Faster than `envelope`, because nearly all jobs have no optional members.
 
     Args:
-        project: that of the worker's key.
+        project: the project of the worker's key.
     """
     if not job.is_plain:
         return envelope(job, job.errors, for_worker=True, project=project)
@@ -122,11 +122,11 @@ def envelope(
 ) -> dict[str, Any]:
     """Return the whole envelope of `job`; `errors` are its failed attempts, oldest first.
 
-    The job may be a row, a claimed job or one just enqueued: whatever has the columns' names.
-    Fields the client sent and we do not know come last, and never replace one of ours.
+    The job may be a row, a claimed job or a new one: any object with the columns' names as
+    attributes. The client's own members come last, and never replace one of the standard's.
 
     Args:
-        project: that of the key which reads it: it knows workers by other names (`worker_ids`).
+        project: the project of the key that reads it; it has its own worker ids (`worker_ids`).
     """
     document = _common(job, str(job.id) if isinstance(job.id, UUID) else job.id)
     if job.timeout is not None:
@@ -147,19 +147,19 @@ def envelope(
         document["parent_results"] = job.parent_results
     if for_worker and getattr(job, "checkpoint", None) is not None:
         document["checkpoint"] = job.checkpoint
-        # The word of OJS progress §6.4; what a claim brings is text, to be sent on unread.
+        # Named as in OJS progress §6.4; a claim has text, which is passed on without parsing.
         document["last_checkpoint"] = orjson.loads(orjson.dumps(job.checkpoint))["state"]
     _add_times(document, job)
     _add_errors(document, job, errors, project)
     for name, value in (job.attributes or {}).items():
-        # An operator's retry takes the deadline away; its spelling must not outlive it.
+        # An operator's retry removes the deadline, so its original text must be removed, too.
         if name != "expires_at" and not (for_worker and name in NOT_FOR_WORKERS):
             document.setdefault(name, value)
     return document
 
 
 def _common(job: Any, identifier: Any) -> dict[str, Any]:
-    """What every envelope has."""
+    """Members that every envelope has."""
     return {
         "specversion": "1.0",
         "id": identifier,
@@ -195,7 +195,7 @@ def _add_times(document: dict[str, Any], job: Any) -> None:
         return
     if job.state == State.DISCARDED:
         document["discarded_at"] = finished
-    # A job that expired before its first attempt was discarded, but never ran to an end.
+    # A job that expired before its first attempt was discarded without having run.
     if job.attempt or job.state == State.COMPLETED:
         document["completed_at"] = finished
 
@@ -204,7 +204,7 @@ def _add_errors(document: dict[str, Any], job: Any, errors: Errors, project: str
     history = [error_entry(row, project=project) for row in errors]
     if history:
         document["errors"] = history
-        # Cleared by success (core §7.3), and by an operator's fresh start.
-        # A job may be discarded before its first attempt, too.
+        # Cleared by success (core §7.3) and by an operator's retry.
+        # A job may also be discarded before its first attempt.
         if job.state != State.COMPLETED and (job.attempt or not history[-1]["attempt"]):
             document["error"] = history[-1]

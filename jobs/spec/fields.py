@@ -1,4 +1,4 @@
-"""Strict readers for the members of a JSON object: right type or a refusal that says where.
+"""Strict readers for the members of a JSON object: the right type, or a refusal that names it.
 
 Nothing is converted: a number where a string belongs is refused (OJS JSON format §12.4). `null`
 counts as absent everywhere (§14.2).
@@ -35,23 +35,23 @@ def json_name(value: object) -> str:
 
 
 def refuse(field: str, message: str, **details: Any) -> InvalidRequest:
-    """Return the refusal of `field`, with the details the documents ask for (OJS JSON §12.4)."""
+    """Return the refusal of `field`, with the details that OJS JSON format §12.4 requires."""
     error = {"path": f"$.{field}" if field else "$", "message": message}
     return InvalidRequest(message, field=field, validation_errors=[error], **details)
 
 
 def within(place: str, refusal: OJSError) -> None:
-    """Say that what was refused stands inside `place`: `path` leads from the top (§12.4)."""
+    """Prefix the location of a refusal with `place`: `path` starts at the top (§12.4)."""
     for error in refusal.details.get("validation_errors", ()):
         error["path"] = f"$.{place}{error['path'].removeprefix('$')}"
 
 
 @contextlib.contextmanager
 def inside(place: str, *, aloud: bool = False) -> Iterator[None]:
-    """Where what is read is a part of a document: a refusal says so in `field` and `path` (§12.4).
+    """Prefix refusals of what is read in the block with `place`, in `field` and `path` (§12.4).
 
     Args:
-        aloud: in its message, too.
+        aloud: prefix the message, too.
     """
     try:
         yield
@@ -147,7 +147,7 @@ def boolean(document: Document, field: str, default: bool = False) -> bool:
 
 
 def boolean_or_none(document: Document, field: str) -> bool | None:
-    """Read a boolean of which "not said" is a third answer."""
+    """Read a boolean that may be absent."""
     value = document.get(field)
     if value is not None and type(value) is not bool:
         raise wrong_type(field, "boolean", value)

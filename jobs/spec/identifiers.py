@@ -1,9 +1,10 @@
 """UUIDv7 identifiers (RFC 9562 §5.7, OJS JSON format §6).
 
-An id begins with the time by the clock of the process that made it, which may be a client and may
-be wrong. So no rule goes by it. Jobs are fetched in the order of `enqueued_at`, which is the
-database's; ids only tell those of one statement apart, and then they were made in a row. Lists and
-searches for people do go by ids, for their index, and are off by as much as the clock was.
+An id begins with the time by the clock of the process that created it, which may be a client and
+may be wrong. So no rule depends on it. Jobs are fetched in the order of `enqueued_at`, which is
+the database's time; ids only break ties within one statement, where one process created them in
+sequence. Lists and searches for people are ordered by id, because that is indexed, and are as
+inaccurate as the clock was.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _last = 0
 
 
 def uuid7() -> UUID:
-    """Return a UUIDv7 greater than every one this process made before.
+    """Return a UUIDv7 greater than all that this process created before.
 
     Strictly increasing, because ids break the tie between jobs enqueued in one batch (first in,
     first out).
@@ -40,9 +41,9 @@ def uuid7() -> UUID:
 
 
 def draw(count: int) -> bytes:
-    """Return `count` of what `uuid7` returns, in a row, 16 bytes each.
+    """Return `count` consecutive results of `uuid7`, 16 bytes each.
 
-    A tenth of the time, for one lock, one call for all random bytes and no objects.
+    Takes a tenth of the time: one lock, one call for all random bytes and no objects.
     """
     first = _ticks(count)
     words = [0] * (2 * count)
@@ -55,7 +56,7 @@ def draw(count: int) -> bytes:
 
 
 def _ticks(count: int) -> int:
-    """The first of so many in a row that nobody else gets: milliseconds and 12 bits of fraction."""
+    """Reserve `count` consecutive ticks and return the first: milliseconds, 12 bits of fraction."""
     global _last
     tick = time.time_ns() * 4096 // 1_000_000
     with _lock:
@@ -65,26 +66,26 @@ def _ticks(count: int) -> int:
 
 
 def first_id(moment: datetime) -> UUID:
-    """The lowest id that a job made at `moment` can have."""
+    """The lowest id that a job created at `moment` can have."""
     return first_uuid7(max(0, int(moment.timestamp() * 1000)))
 
 
 def moment_of(job_id: UUID) -> datetime:
-    """When a job with this id was made, as far as its maker's clock was right."""
+    """When a job with this id was created, by the clock of its creator."""
     return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
 def first_uuid7(milliseconds: int) -> UUID:
-    """The lowest UUIDv7 of a moment, in milliseconds since 1970: ids are in the order of time."""
+    """The lowest UUIDv7 of a moment, in milliseconds since 1970."""
     return UUID(int=(milliseconds << 16 | VERSION) << 64 | VARIANT)
 
 
 def parse_uuid(text: object) -> UUID | None:
     """Return the UUID `text` spells in the hyphenated form, whatever its case; else None."""
-    # UUID() forgives braces and hyphens in odd places; the wire form does not.
+    # UUID() accepts braces and hyphens in odd places; the wire form does not.
     if not isinstance(text, str) or not UUID_PATTERN.fullmatch(text):
         return None
-    # UUID() asks again what the pattern has answered, which takes as long as all the rest.
+    # UUID() would check again what the pattern has checked, which takes as long as the rest.
     found = object.__new__(UUID)
     object.__setattr__(found, "int", int(text.replace("-", ""), 16))
     object.__setattr__(found, "is_safe", SafeUUID.unknown)

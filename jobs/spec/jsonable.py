@@ -1,6 +1,6 @@
-"""From Python's values to JSON's, without loss: what JSON cannot carry is refused where it stands.
+"""Converts Python values to JSON values without loss; refuses what JSON cannot represent.
 
-Nothing is pickled and nothing is turned into text silently: a worker in another language, or the
+Nothing is pickled and nothing is silently turned into text: a worker in another language, or the
 same one after a deployment, must read what was written (OJS JSON format §13).
 """
 
@@ -15,7 +15,7 @@ from .fields import refuse
 from .validation import LARGEST_INTEGER
 
 DEEPEST = 200
-"""Levels of nesting, as over HTTP."""
+"""Levels of nesting, the same as over HTTP."""
 HINTS = {
     "datetime": "pass its isoformat()",
     "date": "pass its isoformat()",
@@ -35,7 +35,7 @@ def jsonable(value: Any, place: str) -> Any:
     """Return a copy of `value` in plain JSON types; tuples become arrays.
 
     Raises:
-        InvalidRequest: something in it is not JSON; the message names the place and what to do.
+        InvalidRequest: a value is not JSON; the message names its place and a remedy.
     """
     try:
         return _copied(value, 0)
@@ -44,14 +44,14 @@ def jsonable(value: Any, place: str) -> Any:
 
 
 class _NotPlain(Exception):
-    """Something in it must be converted, or refused."""
+    """A value must be converted, or refused."""
 
 
 def _copied(value: Any, depth: int) -> Any:
-    """Copy what is plain JSON already, as most is, without a name for each place.
+    """Copy what is plain JSON already, as most is, without tracking the place of each value.
 
     Raises:
-        _NotPlain: it has to be looked at properly.
+        _NotPlain: a value needs conversion.
     """
     kind = type(value)
     if kind is str:
@@ -106,7 +106,7 @@ def _converted(value: Any, place: str, depth: int) -> Any:
 
 
 def _text(value: str, place: str) -> str:
-    # str() of a subclass may be anything; this is its content.
+    # str() of a subclass may return anything; this is its content.
     text = value if type(value) is str else "".join(value)
     if "\x00" in text:
         raise refuse(place, f"The string at {place} contains a NUL character.")

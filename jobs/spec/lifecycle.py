@@ -1,4 +1,4 @@
-"""The job's life as data: states, events and the transitions they allow (OJS core §6).
+"""The life cycle of a job as data: states, events and their transitions (OJS core §6).
 
 Nothing here touches a database. `JobQuerySet.transition()` turns a row of this table into the
 `WHERE` of an UPDATE; that is the only way a state changes.
@@ -39,23 +39,23 @@ class Event(enum.Enum):
     TIMEOUT = "timeout"
     """The reservation was lost: it expired, or its worker died (OJS worker §5.5, §10.2)."""
     RELEASE = "release"
-    """The worker gives the job back unfinished; the attempt does not count."""
+    """The worker returns the job unfinished; the attempt does not count."""
     CANCEL = "cancel"
     EXPIRE = "expire"
     """`expires_at` passed before a worker took the job (OJS core §5.2)."""
     RETRY = "retry"
-    """An operator gives the job fresh attempts: out of the dead letter, or cancelled by mistake."""
+    """An operator grants fresh attempts: to a dead job, or to one cancelled by mistake."""
     DEFER = "defer"
-    """A rate limit puts the job off (OJS rate limiting §6.2, `reschedule`)."""
+    """A rate limit postpones the job (OJS rate limiting §6.2, `reschedule`)."""
 
 
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DISCARDED})
 
 WAITING = frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING, State.RETRYABLE})
-"""Not finished, and in nobody's hands."""
+"""Not finished, and not held by a worker."""
 
 # OJS core §6.3, row by row. TIMEOUT → discarded is §5.5.4 of the worker protocol, RELEASE is the
-# same way back as TIMEOUT taken voluntarily, EXPIRE is core §5.2, DEFER rate limiting §6.2, and
+# voluntary counterpart of TIMEOUT, EXPIRE is core §5.2, DEFER rate limiting §6.2, and
 # RETRY of a cancelled job §7.4 of the Admin API.
 TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
     Event.PUSH: {None: frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING})},

@@ -1,10 +1,10 @@
-"""What a member of a request may be, declared once: the validator reads it, OpenAPI describes it.
+"""Declarations of request members, which the validator reads and the OpenAPI document describes.
 
     class Options(Members):
         queue = Text(pattern=QUEUE_PATTERN, longest=128).default("default")
         priority = Integer(least=-100, most=100).default(0)
 
-    Options.priority.read(document)     # an integer in that range, or a refusal that says where
+    Options.priority.read(document)     # an integer in range, or a refusal that names the place
     Options.json_schema()               # JSON Schema of the whole
 
 Nothing is converted: a number where a string belongs is refused (OJS JSON format §12.4). `null`
@@ -33,14 +33,14 @@ Schema = dict[str, Any]
 """JSON Schema, in the dialect of OpenAPI 3.1."""
 
 LARGEST = 2**53 - 1
-"""The largest integer that every reader of JSON keeps (OJS JSON format §13)."""
+"""The largest integer that every JSON parser preserves (OJS JSON format §13)."""
 CENTURY = int(LONGEST.total_seconds())
 MILLISECOND = timedelta(milliseconds=1)
 
-# Both readers take more than these patterns say: what they describe is easy to write.
+# Both parsers accept more than these patterns, which describe forms that are easy to write.
 DURATION: Schema = {
     "type": "string",
-    "description": "ISO 8601; these are the simplest.",
+    "description": "ISO 8601, in its simplest forms.",
     "pattern": r"^P(T[1-9][0-9]{0,5}[SMH]|[1-9][0-9]{0,3}D)$",
     "examples": ["PT5M"],
 }
@@ -58,7 +58,7 @@ MOMENT: Schema = {
 
 
 def seconds_schema(least: int = 0, most: int = CENTURY) -> Schema:
-    """Of a length of time that may be written in seconds or in ISO 8601."""
+    """The schema of a duration in seconds or in ISO 8601."""
     return {
         "description": "Whole seconds, or an ISO 8601 duration such as `PT5M`.",
         "oneOf": [{"type": "integer", "minimum": least, "maximum": most}, DURATION],
@@ -66,18 +66,19 @@ def seconds_schema(least: int = 0, most: int = CENTURY) -> Schema:
 
 
 def words(*choices: str) -> dict[str, str]:
-    """Of a `Choice` whose words mean themselves."""
+    """The choices of a `Choice` whose words stand for themselves."""
     return {choice: choice for choice in choices}
 
 
 class Declared:
-    """A member of a request, as it is described.
+    """A member of a request, with its description.
 
     Args:
-        about: a sentence for people.
-        hidden: taken from older clients, and not described.
+        about: a sentence for readers.
+        hidden: accepted from older clients, but not described.
         nullable: `null` has a meaning of its own.
-        echoed: of a job: kept as it was sent, and returned with it.
+        echoed: of a job: stored as sent, and returned with it.
+        schema: JSON Schema that extends or replaces what the rules yield.
         schema: JSON Schema that adds to what the rules say, or replaces it.
     """
 
@@ -104,11 +105,11 @@ class Declared:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members of the document that it reads."""
+        """Names of the members of the document that it reads."""
         return (self.name,)
 
     def rules(self) -> Schema:
-        """JSON Schema of its value, without the words about it."""
+        """JSON Schema of its value, without description."""
         return {}
 
     def json_schema(self) -> Schema:
@@ -140,14 +141,14 @@ class Member(Declared, Generic[T]):
         return cast("Member[V]", self)
 
     def default(self: Member[V | None], value: V) -> Member[V]:
-        """Read it as `value` where it is absent."""
+        """Use `value` if it is absent."""
         self.absent = value
         return cast("Member[V]", self)
 
     def read(self, document: Document) -> T:
         """
         Raises:
-            InvalidRequest: it breaks its rule; `details["field"]` names it.
+            InvalidRequest: it is invalid; `details["field"]` names it.
         """
         value = document.get(self.name)
         if value is not None:
@@ -157,7 +158,7 @@ class Member(Declared, Generic[T]):
         return self.absent
 
     def under(self, document: Document, path: str) -> T:
-        """Read it from a part of the request, whose place a refusal names before its own."""
+        """Read it from a part of the request; refusals prefix their place with `path`."""
         value = document.get(self.name)
         if value is not None:
             return self.check(value, f"{path}.{self.name}")
@@ -166,13 +167,13 @@ class Member(Declared, Generic[T]):
         return self.absent
 
     def check(self, value: Any, place: str) -> T:
-        """Return what a value that is not null means.
+        """Return the meaning of a value that is not null.
 
         Args:
-            place: what a refusal calls it.
+            place: its name in a refusal.
 
         Raises:
-            InvalidRequest: the value breaks the rule.
+            InvalidRequest: the value is invalid.
         """
         raise NotImplementedError
 
@@ -188,14 +189,14 @@ class Member(Declared, Generic[T]):
 
 
 def optional(member: Member[T]) -> Member[T | None]:
-    """The same member where a document may be without it."""
+    """The same member in a document where it is optional."""
     copied = copy(member)
     copied.is_required = False
     return cast("Member[T | None]", copied)
 
 
 class Anything(Member[Any]):
-    """Whatever JSON can say; required, it must be there, and may be null."""
+    """Any JSON value; if required, it must be present, and may be null."""
 
     def read(self, document: Document) -> Any:
         if self.is_required and self.name not in document:
@@ -211,8 +212,8 @@ class Text(Member[str | None]):
 
     Args:
         longest: characters.
-        pattern: what the whole text must match.
-        filled: refuse an empty one.
+        pattern: must match the whole text.
+        filled: refuse an empty text.
     """
 
     def __init__(
@@ -270,7 +271,7 @@ class Text(Member[str | None]):
 
 
 class Integer(Member[int | None]):
-    """A whole number, both ends included."""
+    """A whole number; both bounds are inclusive."""
 
     def __init__(
         self, about: str = "", *, least: int = 0, most: int = LARGEST, **words: Any
@@ -304,11 +305,11 @@ class Integer(Member[int | None]):
 
 
 class Number(Member[float | None]):
-    """A number, both ends included.
+    """A number; both bounds are inclusive.
 
     Args:
-        sentence: the refusal, of `{name}`, `{value}`, `{least}` and `{most}`.
-        typed: refuse what is not a number with the words for a wrong type.
+        sentence: the refusal, a template with `{name}`, `{value}`, `{least}` and `{most}`.
+        typed: refuse other types with the message for a wrong type.
     """
 
     def __init__(
@@ -350,12 +351,12 @@ class Boolean(Member[bool | None]):
 
 
 class Choice(Member[V | None], Generic[V]):
-    """One of some words.
+    """One of several words.
 
     Args:
-        choices: word → what it means.
-        sentence: the refusal, of `{name}`, `{choices}` and `{value}`.
-        details: of the refusal.
+        choices: word → its meaning.
+        sentence: the refusal, a template with `{name}`, `{choices}` and `{value}`.
+        details: details of the refusal.
         unsaid: choices that are not described.
     """
 
@@ -387,10 +388,10 @@ class Choice(Member[V | None], Generic[V]):
 
 
 class Object(Member[dict[str, Any] | None]):
-    """An object whose members are the client's own, or are read one by one.
+    """An object whose members are the client's own, or are read separately.
 
     Args:
-        of: what those members may be.
+        of: declarations of those members.
     """
 
     def __init__(self, about: str = "", *, of: type[Members] | None = None, **words: Any) -> None:
@@ -412,9 +413,9 @@ class Listed(Member[list[V] | None], Generic[V]):
     """A list.
 
     Args:
-        least, most: how long it may be; a callable is asked each time, and not described.
-        sentence: the refusal of another length, of `{name}`, `{least}`, `{most}` and `{size}`.
-        details: of that refusal.
+        least, most: allowed length; a callable is evaluated each time, and not described.
+        sentence: the refusal of a wrong length, with `{name}`, `{least}`, `{most}` and `{size}`.
+        details: details of that refusal.
     """
 
     def __init__(
@@ -462,10 +463,10 @@ class Listed(Member[list[V] | None], Generic[V]):
 
 
 class Array(Listed[Any]):
-    """A list of whatever JSON can say.
+    """A list of JSON values.
 
     Args:
-        of: what its elements are, as they are described.
+        of: the description of its elements.
     """
 
     def __init__(
@@ -484,7 +485,7 @@ class Array(Listed[Any]):
 
 
 class Objects(Array):
-    """A list of objects, which are read one by one."""
+    """A list of objects, which are read separately."""
 
     def check(self, value: Any, place: str) -> list[dict[str, Any]]:
         found = super().check(value, place)
@@ -522,7 +523,7 @@ class Texts(Listed[str]):
 
 
 class Duration(Member[timedelta | None]):
-    """A length of time: whole seconds, or a text in ISO 8601."""
+    """A length of time: whole seconds, or ISO 8601 text."""
 
     def __init__(self, about: str = "", *, least: timedelta = timedelta(0), **words: Any) -> None:
         super().__init__(about, **words)
@@ -550,7 +551,7 @@ class Duration(Member[timedelta | None]):
 
 
 class Period(Duration):
-    """A length of time that is also taken in milliseconds, as `<name>_ms`, which wins.
+    """A length of time that may also be given in milliseconds, as `<name>_ms`, which wins.
 
     Args:
         in_milliseconds: the description of that member.
@@ -643,23 +644,23 @@ SECONDS = Integer(most=CENTURY)
 
 
 class Members:
-    """What may stand in an object: each attribute of a subclass declares one of its members.
+    """The members of an object: each attribute of a subclass declares one.
 
         class Handler(Members, about="One type that a worker takes."):
             type = Text().required()
 
     Class arguments:
-        about: a sentence for people.
-        component: the name of its schema in the OpenAPI document, where that is shared.
-        closed: other members are refused.
-        needs: members that must be there, beside those that are declared so; see `demand`.
-        either: of these members, one must be there.
-        rules: JSON Schema beside that of the members.
+        about: a sentence for readers.
+        component: the name of its schema in the OpenAPI document, if that is shared.
+        closed: refuse other members.
+        needs: required members, besides those that are declared so; see `demand`.
+        either: at least one of these members is required.
+        rules: JSON Schema besides that of the members.
     """
 
     members: ClassVar[dict[str, Declared]] = {}
     names: ClassVar[frozenset[str]] = frozenset()
-    """Of all members that are taken, hidden ones too."""
+    """Names of all members that are accepted, including hidden ones."""
     component: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     _words: ClassVar[Schema] = {}
@@ -677,7 +678,7 @@ class Members:
     ) -> None:
         super().__init_subclass__(**kwargs)
         cls.members = {}
-        # Its own first, as people read them.
+        # The class's own members first, the natural order for readers.
         for base in cls.__mro__:
             for name, item in vars(base).items():
                 if isinstance(item, Declared):
@@ -696,7 +697,7 @@ class Members:
 
     @classmethod
     def demand(cls, document: Document) -> None:
-        """Refuse a document without one of `needs`, before anything else of it is read."""
+        """Refuse a document without one of `needs`, before reading anything else of it."""
         for name in cls.needs:
             if document.get(name) is None:
                 raise missing(name)
@@ -720,7 +721,7 @@ class Members:
 
     @classmethod
     def reference(cls) -> Schema:
-        """The schema, or where it stands in the OpenAPI document."""
+        """The schema, or a reference to it within the OpenAPI document."""
         if cls.component:
             return {"$ref": f"#/components/schemas/{cls.component}"}
         return cls.json_schema()

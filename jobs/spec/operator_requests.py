@@ -1,4 +1,4 @@
-"""What operators may say about queues, the dead letter, schemas and the server itself."""
+"""Requests of operators about queues, the dead letter, schemas and the server itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, Priority
 from .versions import VERSION_PATTERN
 
 MOST_VERSIONS = 1_000
-"""Of one job type, and of those that one version says it is compatible with."""
+"""Schemas of one job type, and versions that one of them may declare itself compatible with."""
 
 
 class Reason(Members):
@@ -92,14 +92,14 @@ class LimitsOverride(Expiring, Limits, component="RateLimitsOverride"):
 
 
 class MomentText(Text):
-    """A moment that is read later, as that of a query is."""
+    """A timestamp that is parsed later, as in a query."""
 
     def rules(self) -> Schema:
         return dict(MOMENT)
 
 
 class StateWords(Text):
-    """One state, or several: as a query has them, separated by commas."""
+    """One state, or several separated by commas, as in a query."""
 
     several = Texts()
 
@@ -114,7 +114,7 @@ class StateWords(Text):
 
 class AdminFilter(Members, closed=True, rules={"minProperties": 1}):
     queue = Text(filled=True)
-    type = Text("`email.*` means all that begin so.", filled=True)
+    type = Text("`email.*` matches a prefix.", filled=True)
     state = StateWords("One state, or several.", filled=True)
     since = MomentText(filled=True)
     until = MomentText(filled=True)
@@ -129,10 +129,10 @@ class AdminChange(Reason):
 
 
 class DeadFilter(Members):
-    """What may narrow a purge of the dead letter, in the body or in the query."""
+    """Filters of a purge of the dead letter, in the body or in the query."""
 
     queue = Text()
-    type = Text("`email.*` means all that begin so.")
+    type = Text("`email.*` matches a prefix.")
     error_type = Text("Of the last error.")
     since = MomentText("Discarded then or later.")
     until = MomentText("Discarded before.")

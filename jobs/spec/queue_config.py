@@ -1,8 +1,9 @@
-"""What a queue may be told: one checked document, whichever of the spellings it came in.
+"""Queue configuration: one validated document for all of its spellings.
 
-The queue configuration document says `max_size` and `overflow_policy`, the backpressure document
-`backpressure.max_depth` and `strategy`; both mean the same. A job's own value always wins over its
-queue's (OJS queue configuration §7.3), and what we cannot do is refused, never ignored.
+The queue configuration document specifies `max_size` and `overflow_policy`, the backpressure
+document `backpressure.max_depth` and `strategy`; both mean the same. A job's own value always
+overrides its queue's (OJS queue configuration §7.3). Unsupported members are refused, never
+ignored.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ NOT_SUPPORTED = frozenset(
 
 
 class Setting(Member[dict[str, Any]]):
-    """A member of the configuration; it is read as what is kept of it, in our own spelling."""
+    """A member of the configuration; reading it returns what is stored, in our own spelling."""
 
     rule: Member[Any]
     kept_as = ""
-    """Where that is not its own name."""
+    """The stored name, if different."""
 
     def __init__(self, about: str = "") -> None:
         super().__init__(about, nullable=True)
@@ -177,16 +178,14 @@ class Types(Setting):
         return {self.key: None if "*" in patterns else patterns}
 
 
-class QueueConfig(
-    Members, component="QueueConfig", closed=True, about="What is `null` is taken away."
-):
+class QueueConfig(Members, component="QueueConfig", closed=True, about="`null` removes a member."):
     max_size = Depth("0: unbounded.")
     max_depth = Depth("0: unbounded.")
     overflow_policy = Strategy()
     strategy = Strategy()
     warning_threshold = Threshold()
     backpressure = Backpressure()
-    concurrency = Concurrency("Jobs that may be active at once.")
+    concurrency = Concurrency("The number of jobs that may be active at once.")
     rate_limit = RateLimit()
     retention = Retention()
     visibility_timeout = WholeSeconds("Seconds.")
@@ -196,11 +195,11 @@ class QueueConfig(
 
 
 def parse(document: Document) -> dict[str, Any]:
-    """Return the configuration in our own spelling; a member that is null takes the old one away.
+    """Return the configuration in our own spelling; null removes a member.
 
     Raises:
-        InvalidRequest: a member breaks its rule; `details["field"]` names it.
-        Unsupported: a member of the documents that this server does not have.
+        InvalidRequest: a member is invalid; `details["field"]` names it.
+        Unsupported: the documents have this member, but this server does not support it.
     """
     config: dict[str, Any] = {}
     for name, value in document.items():
@@ -221,7 +220,7 @@ def parse(document: Document) -> dict[str, Any]:
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return `old` changed by `new`: members not named stay, null takes one away."""
+    """Return `old` changed by `new`: other members remain, null removes one."""
     return {name: value for name, value in (old | new).items() if value is not None}
 
 
@@ -245,7 +244,7 @@ def allows(config: dict[str, Any], job_type: str) -> bool:
 
 
 def public(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration as it is answered: both spellings of the bound."""
+    """The configuration as returned to clients, with both spellings of the bound."""
     document = {name: value for name, value in config.items() if name not in BOUND}
     if config.get("max_depth"):
         strategy = config.get("strategy", "reject")
@@ -263,6 +262,6 @@ BOUND = ("max_depth", "strategy", "warning_threshold")
 
 
 def retention(config: dict[str, Any], state: str) -> timedelta | None:
-    """How long this queue keeps jobs that ended in `state`; None means as long as all do."""
+    """How long this queue keeps jobs that ended in `state`; None for the server's default."""
     text = config.get("retention", {}).get(state)
     return None if text is None else parse_duration(text)

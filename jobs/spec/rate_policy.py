@@ -1,13 +1,13 @@
-"""Rate limit policies: what a document may ask for, and the arithmetic of what it allows.
+"""Rate limit policies: their validation, and the arithmetic of what they allow.
 
-Pure functions over a remembered state; `jobs.engine.limits` holds the lock around them.
+Pure functions over a stored state; `jobs.engine.limits` locks around them.
 
-* `rate`: a sliding window, kept in 60 slices of the period. A slice counts until all of it has
-  left the window, so that no period anywhere holds more starts than the limit, and a start may be
-  up to a sixtieth of the period late. `"window": "fixed"` counts within periods of the clock.
-* `throttle`: a token bucket whose tokens come evenly, one each period/limit. It holds one, or
-  `burst` of them.
-* `concurrency`: counted by whoever asks; nothing is remembered.
+* `rate`: a sliding window, divided into 60 slices of the period. A slice counts until all of it
+  has left the window, so no period contains more starts than the limit, and a start may be
+  delayed by up to a sixtieth of the period. `"window": "fixed"` counts within periods of the clock.
+* `throttle`: a token bucket that gets one token every period/limit. It holds one token, or `burst`
+  of them.
+* `concurrency`: counted by the caller; nothing is stored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PaceLength(Duration):
 
 
 class Pace(Members):
-    """So many starts in so long."""
+    """A number of starts in a period."""
 
     limit = Integer(most=MOST).required()
     period = PaceLength("Seconds, or ISO 8601: 1 ms to 366 days.").required()
@@ -84,16 +84,16 @@ class JobLimits(
     either=("key", "max_per_second"),
 ):
     key = Text(pattern=KEY)
-    max_per_second = Integer("Limits this queue's jobs that say so.", most=MOST)
+    max_per_second = Integer("Limits the jobs of this queue that have this member.", most=MOST)
 
 
 def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, Any]:
-    """Check a job's `rate_limit`; its periods come back in ISO 8601 (OJS rate limiting §6).
+    """Validate a job's `rate_limit`; returns its periods in ISO 8601 (OJS rate limiting §6).
 
-    The short form `{"max_per_second": n}` limits the jobs of the queue that say so.
+    The short form `{"max_per_second": n}` limits the jobs of the queue that have it.
 
     Raises:
-        InvalidRequest: a member breaks its rule.
+        InvalidRequest: a member is invalid.
     """
     document = WHOLE.check(value, path)
     each_second = JobLimits.max_per_second.under(document, path)
@@ -107,7 +107,7 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
 
 
 def queue_policy(value: Any, path: str) -> dict[str, Any]:
-    """Check a queue's rate limit: `{limit, period}`, or `rate`, `throttle`, `concurrency`."""
+    """Validate a queue's rate limit: `{limit, period}`, or `rate`, `throttle`, `concurrency`."""
     document = WHOLE.check(value, path)
     if "limit" in document or "period" in document:
         document = {"rate": document}
@@ -151,20 +151,20 @@ def _pace(document: Document, path: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Room:
-    """How many jobs may start now, and what stands in the way of one more."""
+    """How many jobs may start now, and what prevents one more."""
 
     jobs: int
     strategy: str = ""
-    """`concurrency`, `rate`, `throttle` or `held`: the narrowest."""
+    """The narrowest limit: `concurrency`, `rate`, `throttle` or `held`."""
     limit: int = 0
     current: int = 0
     again_at: datetime | None = None
-    """When the narrowest will let one more through; None if only a job's end can."""
+    """When this limit allows another start; None if only the end of a job does."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What a partition remembers of past starts."""
+    """A partition's record of past starts."""
 
     starts: list[list[int]] = field(default_factory=list)
     next_at: datetime | None = None
@@ -210,7 +210,7 @@ def started_within(rate: dict[str, Any], starts: list[list[int]], now: datetime)
 
 
 def empty_at(rate: dict[str, Any], starts: list[list[int]], now: datetime) -> datetime:
-    """When the window has nothing in it any more, if nothing else starts."""
+    """When the window will be empty, if nothing else starts."""
     within = _within(rate, starts, now)
     return _leaves(rate, within[-1][0]) if within else now
 
@@ -238,7 +238,7 @@ def _throttle_room(throttle: dict[str, Any] | None, memory: Memory, now: datetim
     interval = _interval(throttle)
     burst = throttle.get("burst", 1)
     ahead = max(timedelta(0), (memory.next_at or now) - now)
-    # A full bucket holds `burst` tokens; each interval of debt is one that is not there.
+    # A full bucket holds `burst` tokens; each interval of debt is one token less.
     tokens = max(0, burst - -(-ahead // interval))
     again = now + ahead - (burst - 1) * interval
     return Room(tokens, "throttle", limit, burst - tokens, max(again, now + interval / 1000))
@@ -260,7 +260,7 @@ def _number(moment: datetime, width: int) -> int:
 
 
 def _leaves(rate: dict[str, Any], number: int) -> datetime:
-    """When the whole of a slice has left the window."""
+    """When a slice has left the window completely."""
     width = _width(rate)
     slices = 1 if rate.get("window") == "fixed" else SLICES + 1
     return EPOCH + timedelta(microseconds=(number + slices) * width)

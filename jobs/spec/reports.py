@@ -1,4 +1,4 @@
-"""What a worker reports of its jobs (OJS core §7.3, §7.4; worker protocol §5.6)."""
+"""Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Completion:
 
     job_id: UUID
     worker_id: str | None = None
-    """Who says so; None for a request that does not tell."""
+    """The reporting worker; None if the request does not name it."""
     attempt: int | None = None
-    """Fences against the same worker's older attempt."""
+    """Fences against an older attempt of the same worker."""
     result: Any = None
 
 
@@ -34,8 +34,8 @@ class Failure:
     details: dict[str, Any] | None = None
     retryable: bool | None = None
     release: bool = False
-    """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
+    """Return the job unfinished: no error, no backoff, and the attempt does not count."""
     retry_in: timedelta | None = None
-    """The delay the handler asks for, instead of the policy's backoff; with `release`, too."""
+    """The delay that the handler requests instead of the policy's backoff; also with `release`."""
     rate_limit_until: datetime | None = None
-    """The API it calls wants nothing before then: hold the job's rate limit (rate limiting §9)."""
+    """The API it calls is limited until then: hold the job's rate limit (rate limiting §9)."""

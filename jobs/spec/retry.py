@@ -1,7 +1,7 @@
-"""Retry policies: how long to wait after a failure, and which failures to give up on (OJS retry).
+"""Retry policies: how long to wait after a failure, and which failures are final (OJS retry).
 
-Pure functions of a policy document. Whether attempts are left, and what becomes of the job,
-is the engine's to decide.
+Pure functions of a policy document. The engine decides whether attempts are left, and what
+happens to the job.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .members import DURATION, Member, Members, Schema
 
 T = TypeVar("T")
 
-# The document sets no upper bounds. These are far beyond any sensible policy and keep a
-# policy inside an integer column and a coefficient inside ordinary arithmetic.
+# The document sets no upper bounds. These are far beyond any sensible policy; they keep values
+# within an integer column and within ordinary floating-point arithmetic.
 MAX_ATTEMPTS = 10_000
 MAX_COEFFICIENT = 1_000_000
 
-# The gRPC binding and the examples of core §13.2 write "1s" and "300s". RET-19 wants malformed
-# durations refused, so exactly this form is let through besides ISO 8601, and only here.
+# The gRPC binding and the examples of core §13.2 write "1s" and "300s". RET-19 requires malformed
+# durations to be refused, so exactly this form is accepted besides ISO 8601, and only here.
 SHORT_FORM = re.compile(r"[0-9]+s")
 
-# What the first interval is multiplied with before retry `n`, given coefficient `c` (§3,
+# The factor by which the first interval is multiplied before retry `n`, for coefficient `c` (§3,
 # Appendix A). math.pow, unlike **, never builds an enormous integer: it raises OverflowError.
 GROWTH: dict[str, Callable[[int, float], float]] = {
     "none": lambda n, c: 1.0,
@@ -43,7 +43,7 @@ EXHAUSTIONS = {"discard": "discard", "dead_letter": "dead_letter"}
 
 
 class InvalidRetryPolicy(ValueError):
-    """A retry policy breaks a rule of §11.1 (`validation.retry_policy_invalid`).
+    """A retry policy is invalid by §11.1 (`validation.retry_policy_invalid`).
 
     `field` is the key as the client spelled it; the text of the error begins with it.
     """
@@ -58,7 +58,7 @@ class InvalidRetryPolicy(ValueError):
 
 
 class Retried(Protocol):
-    """What has a retry policy: a job."""
+    """A job, as far as its retry policy is concerned."""
 
     id: Any
     retry: Any
@@ -66,10 +66,10 @@ class Retried(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """An effective policy: every field has a value (§2.1, §8). Read untrusted ones with `parse`."""
+    """A complete policy: every field has a value (§2.1, §8). Read untrusted ones with `parse`."""
 
     max_attempts: int = 3
-    """All executions, the first included; 0 means what 1 means: no retry (§2.2)."""
+    """All executions, including the first; 0 means the same as 1: no retry (§2.2)."""
     initial_interval: timedelta = timedelta(seconds=1)
     backoff_coefficient: float = 2.0
     max_interval: timedelta = timedelta(minutes=5)
@@ -77,25 +77,26 @@ class RetryPolicy:
     non_retryable_errors: tuple[str, ...] = ()
     on_exhaustion: str = "discard"
     strategy: str = "exponential"
-    """A key of GROWTH. Never guessed from the coefficient: §3 makes exponential the default."""
+    """A key of GROWTH. Never inferred from the coefficient: §3 makes exponential the default."""
     explicit_exhaustion: bool = False
-    """Whether the document itself said `on_exhaustion`, rather than leaving it to the default."""
+    """Whether the document contains `on_exhaustion`, rather than relying on the default."""
 
     @property
     def keeps_dead_letter(self) -> bool:
         """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
 
-        It is, unless somebody asked for `discard`: core §6.1 has every discarded job in the dead
-        letter, the retry document's default has none, and losing fewer jobs is the better surprise.
+        It is, unless the policy is `discard`. The documents disagree about the default: core §6.1
+        keeps every discarded job in the dead letter, the retry document keeps none. Losing fewer
+        jobs is the better surprise.
         """
         return self.on_exhaustion == "dead_letter" or not self.explicit_exhaustion
 
     @classmethod
     def parse(cls, document: dict[str, Any] | None) -> RetryPolicy:
-        """Merge a partial document with the default policy and check it (OJS retry §8.1, §11.1).
+        """Merge a partial document with the default policy and validate it (OJS retry §8.1, §11.1).
 
         A null counts as absent. Unknown keys are ignored: a newer client may send them.
-        A key spelled as the document spells it wins over its aliases.
+        The standard spelling of a key wins over its aliases.
 
         Raises:
             InvalidRetryPolicy: a rule is broken; its `field` names the offending key.
@@ -126,15 +127,15 @@ class RetryPolicy:
         longest = self.max_interval.total_seconds()
         seconds = min(self._backoff(max(retry_number, 1)), longest)
         if self.jitter:
-            # Capped again after jitter, which may add half as much (§5.3); floored as §5.1 asks.
+            # Capped again after jitter, which may add 50% (§5.3); never negative (§5.1).
             seconds = max(0.0, min(seconds * (0.5 + random()), longest))
         return timedelta(seconds=seconds)
 
     def is_retryable(self, error_type: str, code: str = "") -> bool:
         """Whether no entry of `non_retryable_errors` names this failure (OJS retry §6.2).
 
-        Either name may match: the HTTP binding's clients send a `code` where this document
-        has a `type`.
+        Either name may match: clients of the HTTP binding send a `code` where this document has a
+        `type`.
         """
         return not any(
             _matches(entry, name)
@@ -155,25 +156,25 @@ def _matches(entry: str, name: str) -> bool:
 
 
 def _settle_max_interval(given: dict[str, Any], spelled: dict[str, str]) -> None:
-    """Hold `max_interval` against the effective `initial_interval`, or supply it (§11.1)."""
+    """Check `max_interval` against the effective `initial_interval`, or supply it (§11.1)."""
     initial = given.get("initial_interval", DEFAULT.initial_interval)
     if "max_interval" not in given:
-        # A client that asks for ten minutes and names no maximum has not asked for five.
+        # A client that sets ten minutes without a maximum does not want the default of five.
         given["max_interval"] = max(initial, DEFAULT.max_interval)
     elif given["max_interval"] < initial:
         problem = f"must be at least initial_interval, which is {format_duration(initial)}"
         raise InvalidRetryPolicy(spelled["max_interval"], problem)
 
 
-# Each checks one value by its exact type, because `true` is an integer to isinstance() and none to
-# JSON, and returns what the policy keeps.
+# Each validates one value by its exact type, because `true` is an integer for isinstance() but not
+# in JSON, and returns the value that the policy keeps.
 
 
 class Rule(Member[T]):
-    """A member of a policy. What it refuses is an `InvalidRetryPolicy`.
+    """A member of a policy, which raises `InvalidRetryPolicy`.
 
     Args:
-        field: of the policy, where that is called otherwise than the member.
+        field: the policy's field, if its name differs from the member's.
     """
 
     def __init__(self, about: str = "", *, field: str = "", **words: Any) -> None:
@@ -205,7 +206,7 @@ class Coefficient(Rule[float]):
             raise InvalidRetryPolicy(place, "must be a number")
         if value < 1:
             raise InvalidRetryPolicy(place, "must be at least 1.0")
-        # Asked this way round, NaN is refused as well.
+        # Written this way, the comparison also refuses NaN.
         if not value <= MAX_COEFFICIENT:
             raise InvalidRetryPolicy(place, f"must be a number of at most {MAX_COEFFICIENT}")
         return float(value)
@@ -235,7 +236,7 @@ class Milliseconds(Rule[timedelta]):
     def check(self, value: Any, place: str) -> timedelta:
         if type(value) is not int:
             raise InvalidRetryPolicy(place, "must be an integer number of milliseconds")
-        # Compared as integers: a timedelta of that many milliseconds may not exist.
+        # Compared as integers, because the value may be too large for a timedelta.
         if abs(value) > LONGEST // timedelta(milliseconds=1):
             raise InvalidRetryPolicy(place, "must be at most 100 years")
         return _positive(place, timedelta(milliseconds=value))
@@ -284,8 +285,8 @@ class OneOf(Rule[str]):
         return {"type": "string", "enum": list(self.choices)}
 
 
-class Policy(Members, component="RetryPolicy", about="OJS retry §2. Every member may be left out."):
-    max_attempts = Attempts("All executions, the first included.")
+class Policy(Members, component="RetryPolicy", about="OJS retry §2. All members are optional."):
+    max_attempts = Attempts("All executions, including the first.")
     initial_interval = Interval()
     initial_interval_ms = Milliseconds(field="initial_interval", hidden=True)
     backoff_coefficient = Coefficient()
@@ -297,8 +298,8 @@ class Policy(Members, component="RetryPolicy", about="OJS retry §2. Every membe
     on_exhaustion = OneOf(EXHAUSTIONS)
 
 
-# Every key a client may send, the specification's spelling before its aliases: milliseconds
-# come from the Go SDK, camelCase from the JavaScript SDK's workflow steps and from gRPC.
+# Every key that a client may send, the standard spelling before its aliases: milliseconds come
+# from the Go SDK, camelCase from the JavaScript SDK's workflow steps and from gRPC.
 READERS: dict[str, Rule[Any]] = {
     "max_attempts": Policy.max_attempts,
     "maxAttempts": Policy.max_attempts,
@@ -322,11 +323,11 @@ READERS: dict[str, Rule[Any]] = {
 }
 
 DEFAULT = RetryPolicy()
-"""The policy of a job that brings none (§8); shared, being immutable."""
+"""The policy of a job without one (§8); shared, because it is immutable."""
 
 
 def by_dead_letter(jobs: Iterable[Retried]) -> Iterator[tuple[bool, list[UUID]]]:
-    """Sort exhausted jobs by whether they are kept, for one UPDATE of each kind there is."""
+    """Divide exhausted jobs by whether they are kept, for one UPDATE of each kind."""
     kept = {job.id: RetryPolicy.parse(job.retry).keeps_dead_letter for job in jobs}
     for dead_letter in (True, False):
         ids = [job_id for job_id, is_kept in kept.items() if is_kept is dead_letter]

@@ -1,9 +1,9 @@
-"""When a schedule is due: cron expressions, intervals, time zones (OJS cron §3 to §5).
+"""Computes when a schedule is due: cron expressions, intervals, time zones (OJS cron §3 to §5).
 
-`cronsim` does the arithmetic, on the wall clock alone: it never sees a time zone. What a wall
-clock time means is decided here, because the document's rules for the change of clocks (§5.2)
-are not those of any cron: a time that does not exist is skipped, one that exists twice counts
-once, the first time.
+`cronsim` does the arithmetic, in local time only: it never sees a time zone. This module decides
+what a local time means, because the document's rules for clock changes (§5.2) are not those of
+any cron: a time that does not exist is skipped, and one that exists twice counts once, the first
+time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .durations import LONGEST
 
 LONGEST_EXPRESSION = 255
 HORIZON = timedelta(days=366 * 50)
-"""What does not come round in fifty years never does; 29 February on a Monday takes forty."""
+"""What does not occur in fifty years never does; 29 February on a Monday can take forty."""
 MOST_SKIPPED = 100_000
-"""Wall clock times looked at for one answer. A day left out, as Samoa did in 2011, has 86,400."""
+"""Local times tried per computation. A skipped day, as in Samoa in 2011, has 86,400."""
 
 ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -44,9 +44,9 @@ UNITS = {
     "ms": timedelta(milliseconds=1),
 }
 COUNTED = re.compile(r"([0-9]{1,2})W|L-([0-9]{1,2})(W?)")
-"""Days of the month that are counted in each month anew: `15W`, `L-3`, `L-3W`."""
+"""Days of the month that depend on the month: `15W`, `L-3`, `L-3W`."""
 BOTH = "+"
-"""Before the day of the week: the day of the month must match as well."""
+"""Prefix of the day of the week: the day of the month must match as well."""
 
 
 class InvalidSchedule(ValueError):
@@ -59,19 +59,19 @@ class Occurrence:
 
     at: datetime
     skipped: int = 0
-    """Times before it that the change of clocks left out (§5.2)."""
+    """Times before it that a clock change skipped (§5.2)."""
     skipped_at: datetime | None = None
-    """The first of them, read with the offset that was valid until then."""
+    """The first of them, computed with the offset before the change."""
 
 
 class Schedule(Protocol):
     def after(self, moment: datetime) -> Occurrence | None:
-        """The first occurrence later than `moment`; None if there is none in fifty years."""
+        """The first occurrence after `moment`; None if there is none in fifty years."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """`@every 1h30m`, counted from the moment given (§4.1)."""
+    """`@every 1h30m`, counted from the given moment (§4.1)."""
 
     length: timedelta
     spelling: str
@@ -81,11 +81,11 @@ class Interval:
 
 
 class WallClock(CronSim):
-    """cronsim, and what it lacks.
+    """cronsim, with additions.
 
     `15W` is the weekday nearest to the 15th, within its month (§3.3); `L-3` the third day before
-    the last of the month, `L-3W` the weekday nearest to that. `+MON` for the day of the week asks
-    for the day of the month as well, where either would do: `0 0 1-7 * +MON` is the first Monday.
+    the last of the month, `L-3W` the weekday nearest to that. `+MON` as the day of the week
+    requires the day of the month to match, too: `0 0 1-7 * +MON` is the first Monday.
     """
 
     def __init__(self, expression: str, start: datetime) -> None:
@@ -101,7 +101,7 @@ class WallClock(CronSim):
             self.days = set()
         self.day_and = must_both or "*" in (day[:1], weekday[:1])
         self.nearest = frozenset(int(each[1]) for each in found if each[1])
-        """Days of the month whose nearest weekday is meant."""
+        """Days of the month that stand for their nearest weekday."""
         self.before_last = frozenset(int(each[2]) for each in found if each[2] and not each[3])
         """Days before the last of the month."""
         self.nearest_before_last = frozenset(int(each[2]) for each in found if each[3])
@@ -123,7 +123,7 @@ class WallClock(CronSim):
 
 
 def _apart(field: str) -> tuple[str, list[re.Match[str]]]:
-    """Split the days of the month into those that cronsim can read and those that it cannot.
+    """Split the days of the month into those that cronsim supports and those that it does not.
 
     Raises:
         CronSimError: no month has such a day.
@@ -179,7 +179,7 @@ class Calendar:
 
 @cache
 def zone_names() -> frozenset[str]:
-    """Names of the IANA database that mean a place; abbreviations are none (§5.1)."""
+    """Geographical names of the IANA database, without abbreviations (§5.1)."""
     return frozenset(
         name
         for name in available_timezones() - {"Factory", "localtime"}
@@ -190,7 +190,7 @@ def zone_names() -> frozenset[str]:
 def read_zone(name: str) -> ZoneInfo:
     """
     Raises:
-        InvalidSchedule: not the IANA name of a time zone; offsets and abbreviations are not (§5.1).
+        InvalidSchedule: not the IANA name of a time zone, such as an offset or abbreviation (§5.1).
     """
     if name not in zone_names():
         raise InvalidSchedule(
@@ -205,14 +205,14 @@ def read_schedule(expression: str, timezone: str = "UTC") -> Schedule:
     """Read a cron expression, an alias such as @daily, or @every and a duration (§3, §4).
 
     Raises:
-        InvalidSchedule: it is none of these, or it never comes round.
+        InvalidSchedule: it is none of these, or it never occurs.
     """
     zone = read_zone(timezone)
     text = expression.strip()
     if not text:
         raise InvalidSchedule("The expression is empty.")
     if len(text) > LONGEST_EXPRESSION:
-        raise InvalidSchedule(f"An expression may have {LONGEST_EXPRESSION} characters at most.")
+        raise InvalidSchedule(f"An expression may have at most {LONGEST_EXPRESSION} characters.")
     if text.lower().startswith("@every"):
         return _interval(text)
     text = ALIASES.get(text.lower(), text)
@@ -229,14 +229,14 @@ def _check(calendar: Calendar, text: str) -> None:
     if not text.isascii():
         raise InvalidSchedule(f"{text!r} is not a cron expression.")
     try:
-        # A fixed start: what is valid today is valid tomorrow.
+        # A fixed start, so that validity does not depend on the date.
         found = calendar.after(datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as problem:
         raise InvalidSchedule(f"{text!r} is not a cron expression: {problem}.") from None
     except (ValueError, TypeError, AssertionError):
         raise InvalidSchedule(f"{text!r} is not a cron expression.") from None
     if found is None:
-        raise InvalidSchedule(f"{text!r} never comes round.")
+        raise InvalidSchedule(f"{text!r} never occurs.")
 
 
 def _interval(text: str) -> Interval:
@@ -272,7 +272,7 @@ def new_schedule(expression: str, timezone: str = "UTC") -> Schedule:
 
 
 def upcoming(schedule: Schedule, after: datetime, count: int = 5) -> list[datetime]:
-    """The next `count` times, for people to check that the schedule means what they meant."""
+    """The next `count` times, so that a person can check the schedule."""
     times: list[datetime] = []
     for _ in range(count):
         found = schedule.after(times[-1] if times else after)

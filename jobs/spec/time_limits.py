@@ -1,4 +1,4 @@
-"""What bounds a job beside the timeout of one attempt (OJS timeouts §5, §6). No database here."""
+"""Limits of a job besides the timeout of an attempt (OJS timeouts §5, §6). No database here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .timestamps import format_timestamp, parse_timestamp
 
 
 class TimeLimits(Members):
-    """Whole seconds, each of them."""
+    """Each in whole seconds."""
 
     total_timeout = Seconds("Seconds for all attempts together, from its creation on.", echoed=True)
     enqueue_ttl = Seconds("Seconds it may wait for its first attempt.", echoed=True)
@@ -30,18 +30,18 @@ second's fraction or an offset of 16 hours."""
 
 
 def expire_unstarted(job: Any, now: datetime) -> None:
-    """Let the `enqueue_ttl` of a new job say when it expires, where that is sooner (§5.3)."""
+    """Set `expires_at` of a new job from its `enqueue_ttl`, if that is sooner (§5.3)."""
     ttl = enqueue_ttl(job)
     if ttl is None:
         return
     if job.expires_at is not None and not USUAL.fullmatch(job.attributes.get("expires_at", "")):
-        # What holds again once the job has been started in time and must be tried again.
+        # Applies again once the job has been started in time and must be retried.
         job.attributes["expires_at"] = format_timestamp(job.expires_at)
     job.expires_at = min(now + ttl, job.expires_at or now + ttl)
 
 
 def enqueue_ttl(job: Any) -> timedelta | None:
-    """How long the job may wait for its first attempt, if its producer said so (§5.3)."""
+    """How long the job may wait for its first attempt, if its producer set a limit (§5.3)."""
     seconds = (job.attributes or {}).get("enqueue_ttl")
     return timedelta(seconds=seconds) if type(seconds) is int else None
 
@@ -49,12 +49,12 @@ def enqueue_ttl(job: Any) -> timedelta | None:
 def is_about_its_start(job: Any) -> bool:
     """Whether the job's `enqueue_ttl` passes before its own `expires_at`, if it has one."""
     own = expires_at_once_started(job)
-    # Written in milliseconds.
+    # Stored in milliseconds.
     sooner = own is None or job.expires_at <= own - timedelta(milliseconds=1)
     return enqueue_ttl(job) is not None and sooner
 
 
 def expires_at_once_started(job: Any) -> datetime | None:
-    """The job's `expires_at` without its `enqueue_ttl`, which is about the first attempt alone."""
+    """The job's `expires_at` without its `enqueue_ttl`, which concerns only the first attempt."""
     sent = (job.attributes or {}).get("expires_at")
     return None if sent is None else parse_timestamp(sent)

@@ -1,6 +1,6 @@
 """RFC 3339 timestamps: text on the wire, aware datetimes inside (OJS JSON format §5).
 
-Refuses what is not a moment in time: a timestamp without a timezone is never guessed at.
+Refuses anything that is not a moment in time: never guesses the timezone of a timestamp.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from .durations import parse_duration
 
 # [0-9], not \d, which also matches digits of other scripts. The timezone is optional
-# here only so that its absence can be named.
+# here only so that an error can report its absence.
 PATTERN = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})"
     r"(?:\.([0-9]+))?(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
 )
 
-# Replies carry about four timestamps for each job, and looking digits up takes half the
-# time of isoformat(): 0.5 µs against 1.1 µs.
+# Responses contain about four timestamps for each job, and looking digits up takes half the
+# time of isoformat(): 0.5 µs instead of 1.1 µs.
 TWO_DIGITS = tuple(f"{number:02}" for number in range(60))
 THREE_DIGITS = tuple(f"{number:03}" for number in range(1000))
 WIDEST_OFFSET = timedelta(hours=16)
@@ -27,13 +27,13 @@ WIDEST_OFFSET = timedelta(hours=16)
 def parse_timestamp(text: str) -> datetime:
     """Read an RFC 3339 timestamp, keeping its timezone (OJS JSON format §5.1, §5.3).
 
-    One of sixteen hours or more, which no place has, is read in UTC.
+    A timestamp with an offset of sixteen hours or more, which no place has, is converted to UTC.
 
     Fractions of a second may have any number of digits; those beyond the microsecond are
-    cut off.
+    truncated.
 
     Raises:
-        ValueError: not such a timestamp, or no moment of the years 1 to 9999 in UTC.
+        ValueError: not such a timestamp, or not within the years 1 to 9999 in UTC.
     """
     match = PATTERN.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -51,22 +51,22 @@ def parse_timestamp(text: str) -> datetime:
     zone = UTC if utc else _offset(sign, int(hours), int(minutes))
     try:
         moment = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
-        # Every later comparison and the database work in UTC, where 0001-01-01T00:00:00+01:00
-        # has no date.
+        # Every later comparison and the database use UTC, in which 0001-01-01T00:00:00+01:00
+        # cannot be represented.
         in_utc = moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{_excerpt(text)} is not a valid moment: {error}.") from None
-    # PostgreSQL reads no offset of sixteen hours or more; nobody lives there either.
+    # PostgreSQL reads no offset of sixteen hours or more; no place has one.
     return moment if abs(moment - moment.replace(tzinfo=UTC)) < WIDEST_OFFSET else in_utc
 
 
 def parse_when(text: str, now: datetime) -> datetime:
     """Read a timestamp, or a duration from `now` written as +PT5S (conformance suite, L2-DEL).
 
-    No document mentions the relative form, but the public suite schedules with it.
+    No document mentions the relative form, but the public suite uses it.
 
     Raises:
-        ValueError: neither of the two.
+        ValueError: it is neither.
     """
     if not isinstance(text, str) or not text.startswith("+"):
         return parse_timestamp(text)
@@ -91,9 +91,9 @@ def format_timestamp(moment: datetime) -> str:
 
 
 def wire_timestamp(moment: datetime | str) -> str:
-    """Return `moment` in the one form of all timestamps (OJS HTTP §6.3); databases have theirs.
+    """Return `moment` in the wire format (OJS HTTP §6.3); databases have other formats.
 
-    Text that is no timestamp is returned as it is.
+    Text that is not a timestamp is returned unchanged.
     """
     if isinstance(moment, datetime):
         return format_timestamp(moment)
@@ -111,5 +111,5 @@ def _offset(sign: str, hours: int, minutes: int) -> timezone:
 
 
 def _excerpt(text: object) -> str:
-    """Enough of `text` for an error message, whatever was sent."""
+    """The beginning of `text`, for an error message, whatever was sent."""
     return repr(text[:40]) if isinstance(text, str) else f"A {type(text).__name__}"

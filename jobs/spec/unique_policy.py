@@ -36,10 +36,10 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Names(Texts):
-    """Names, none of them twice.
+    """Names without repetition.
 
     Args:
-        known: of which there are no others; `kind` says what they are.
+        known: the allowed names; `kind` is a word for them.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ NAMES = Names()
 class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique jobs §2."):
     keys = Names(kind="dimension", known=DIMENSIONS)
     key = Anything(hidden=True)
-    args_keys = Names("Members of the first argument, where not all of it counts.")
-    meta_keys = Names("Members of `meta`, where that is one of the keys.")
+    args_keys = Names("Members of the first argument, if not all of them count.")
+    meta_keys = Names("Members of `meta`, if that is one of the keys.")
     period = PolicyLength("How long a job counts as a duplicate.")
     within = Within(hidden=True)
     period_ms = Integer(least=1, most=CENTURY * 1000, hidden=True)
     states = Names(kind="state", known=State.values)
-    # `use_existing` is the word of OJS's own OpenAPI document.
+    # `use_existing` comes from OJS's own OpenAPI document.
     on_conflict = Choice(
         {strategy: strategy for strategy in STRATEGIES} | {"use_existing": "ignore"},
         sentence=f"There is no strategy {{value!r}}; there are {', '.join(STRATEGIES)}.",
@@ -121,7 +121,7 @@ class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique j
 
 @dataclass(frozen=True, slots=True)
 class UniquePolicy:
-    """A valid policy, with the key it gives its job."""
+    """A valid policy, with the resulting key of its job."""
 
     key: str
     states: tuple[State, ...] = STATES
@@ -138,15 +138,15 @@ def read_policy(
     meta: dict[str, Any],
     version: int | None = None,
 ) -> UniquePolicy:
-    """Check a policy and compute the key of the job it came with (§2, §4).
+    """Validate a policy and compute the key of its job (§2, §4).
 
-    Besides the document's `keys`, the `key` of the public clients is taken: a list of dimensions,
-    a list of fields of the arguments, or a text that is the key. Jobs of different versions are
-    different jobs, unless the policy names its dimensions and `version` is none (OJS job
-    versioning §15.5).
+    Besides the document's `keys`, the public clients' `key` is accepted: a list of dimensions, a
+    list of fields of the arguments, or a text that is the key. Jobs of different versions are
+    different jobs, unless the policy lists its dimensions without `version` (OJS job versioning
+    §15.5).
 
     Raises:
-        InvalidRequest: it breaks a rule of §2.2; `details["field"]` names the member.
+        InvalidRequest: it is invalid by §2.2; `details["field"]` names the member.
     """
     unknown = given.keys() - Unique.names
     if unknown:
@@ -193,7 +193,7 @@ def canonical(value: Any) -> str:
     if isinstance(value, int | float):
         return number(value)
     if isinstance(value, Mapping):
-        # By UTF-16 code units, as the RFC has it: not by code points.
+        # Ordered by UTF-16 code units, as the RFC specifies, not by code points.
         named = {unicodedata.normalize("NFC", name): item for name, item in value.items()}
         names = sorted(named, key=lambda name: name.encode("utf-16-be"))
         members = (f"{canonical(name)}:{canonical(named[name])}" for name in names)
@@ -227,7 +227,7 @@ def number(value: int | float) -> str:
 
 
 def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
-    """Return the dimensions it names, and the fields of the arguments if only some count."""
+    """Return the dimensions of the policy, and the fields of the arguments if only some count."""
     keys = Unique.keys.under(given, "unique")
     args_keys = Unique.args_keys.under(given, "unique")
     key = given.get("key")
@@ -244,7 +244,7 @@ def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
 
 
 def _chosen(args: list[Any], args_keys: list[str] | None) -> dict[str, Any] | None:
-    """Pick fields of the arguments: those of the object that is the first of them (§3.3)."""
+    """Pick fields of the arguments, from the object that is the first argument (§3.3)."""
     if args_keys is None:
         return None
     source = args[0] if args and isinstance(args[0], dict) else {}
@@ -265,7 +265,7 @@ def _states(given: Mapping[str, Any]) -> tuple[State, ...]:
 
 
 def _period(given: Mapping[str, Any]) -> timedelta | None:
-    """`period`, else another spelling of it; the first that is there counts."""
+    """`period`, or one of its other spellings; the first that is present counts."""
     length = Unique.period.under(given, "unique")
     if length is None:
         length = Unique.within.under(given, "unique")

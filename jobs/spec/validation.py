@@ -1,7 +1,7 @@
-"""What a producer may ask for: from a JSON document to a `NewJob`, or a refusal that says where.
+"""Validates enqueue requests: from a JSON document to a `NewJob`, or a refusal.
 
-Both doors use it, `POST /ojs/v1/jobs` and the Python API. Enqueue options may stand in `options`
-or at the top level; `options` wins (OJS HTTP §9.1; the flat form is what the Ruby SDK sends).
+Both `POST /ojs/v1/jobs` and the Python API use it. Enqueue options may be in `options` or at the
+top level; `options` wins (OJS HTTP §9.1; the Ruby SDK sends the flat form).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ WIRE_TYPE_PATTERN = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*")
 TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
 """Types as a site names them in Python, after functions and classes of its own."""
 CLASS_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*")
-"""Types as .NET names them, where a protocol has them: `Billing.Invoices+Send` is a class within
-a class. OJS has no `+` in a type, so a client of OJS cannot enqueue one."""
+"""Types as .NET names them, for protocols that use such names: `Billing.Invoices+Send` is a nested
+class. OJS types do not contain `+`, so an OJS client cannot enqueue one."""
 QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
 TYPE_LENGTH = 255
@@ -88,7 +88,7 @@ SYSTEM_MANAGED = frozenset(
         "next_retry_at",
     }
 )
-"""Ours to say; a client's value is ignored (OJS core §5.3)."""
+"""Set by the server; a client's value is ignored (OJS core §5.3)."""
 
 
 class QueueNames(Texts):
@@ -103,7 +103,7 @@ SPEC_VERSION_TEXT = Text(longest=32)
 
 
 class ClientId(Member[UUID | None]):
-    """The UUIDv7 that a client gave its job."""
+    """The UUIDv7 that a client chose for its job."""
 
     def check(self, value: Any, place: str) -> UUID:
         text = ID.check(value, place)
@@ -120,7 +120,7 @@ class ClientId(Member[UUID | None]):
 
 
 class SpecVersion(Member[str | None]):
-    """That of the envelope."""
+    """The version of the envelope."""
 
     def check(self, value: Any, place: str) -> str:
         version = SPEC_VERSION_TEXT.check(value, place)
@@ -135,7 +135,7 @@ class SpecVersion(Member[str | None]):
 
 
 class Args(Array):
-    """The arguments, where null is no list and not the same as none at all."""
+    """The arguments; null is refused, not treated as absent."""
 
     def read(self, document: Document) -> list[Any]:
         if self.name not in document:
@@ -158,12 +158,12 @@ class Priority(Integer):
 
 
 class Options(TimeLimits):
-    """What else a producer may ask for; beside `type` and `args`, or in `options`."""
+    """Options of a job, beside `type` and `args` or in `options`."""
 
     queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
     priority = Priority("Higher first; `HIGH` is 10, `NORMAL` 0, `LOW` -10.").default(0)
     timeout = Period(
-        in_milliseconds="Longest execution; 0: no limit of its own.",
+        in_milliseconds="The longest execution; 0: no limit for this job.",
         echoed=True,
     )
     visibility_timeout = Period(least=MILLISECOND, echoed=True)
@@ -177,11 +177,11 @@ class Options(TimeLimits):
     rate_limit = Object(of=rate_policy.JobLimits, echoed=True)
     pending = Boolean("Wait for `…/activate`.").default(False)
     result_ttl = Integer(
-        "Seconds to keep the result; -1: for ever.", least=-1, most=CENTURY, echoed=True
+        "Seconds to keep the result; -1: forever.", least=-1, most=CENTURY, echoed=True
     )
     version = Version(
-        "Of the arguments (OJS job versioning §5): only workers that take it are given the job. "
-        "It counts before the one in `type`.",
+        "Of the arguments (OJS job versioning §5): only workers that accept it get the job. "
+        "It takes precedence over the version in `type`.",
         echoed=True,
     )
 
@@ -194,11 +194,11 @@ class NestedOptions(Options, component="JobOptions"):
 class Envelope(
     Members,
     component="NewJob",
-    about="An enqueue request (OJS HTTP §9.1). The members of `options` may stand beside it, too. "
-    "Unknown members are kept and returned.",
+    about="An enqueue request (OJS HTTP §9.1). The members of `options` may also be at the top "
+    "level. Unknown members are stored and returned.",
 ):
     specversion = SpecVersion("`1.0`")
-    id = ClientId("A UUIDv7; left out, the server makes one.")
+    id = ClientId("A UUIDv7; if it is left out, the server generates one.")
     type = Text(
         "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
         pattern=WIRE_TYPE_PATTERN,
@@ -224,7 +224,7 @@ class SiteEnvelope(Members):
 
 
 class ClassEnvelope(Members):
-    """Of a document that another protocol's request was turned into."""
+    """Of a document converted from another protocol's request."""
 
     type = Text(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
 
@@ -237,13 +237,13 @@ TYPES = {
 OPTION_NAMES = Options.names
 ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
 IN_META = (NestedOptions.metadata, NestedOptions.meta)
-"""Later ones win."""
+"""Later ones take precedence."""
 QUEUES = QueueNames()
 KEPT_AS_SENT = tuple(name for name, member in Options.members.items() if member.is_echoed)
-"""Returned with the job as the client wrote them."""
+"""Returned with the job exactly as the client wrote them."""
 TAKEN = OPTION_NAMES | Envelope.names | SYSTEM_MANAGED
 TAKEN_OPTIONS = NestedOptions.names | SYSTEM_MANAGED
-"""All other members are the client's own, and kept."""
+"""All other members are the client's own, and are stored."""
 
 
 def queue_names(document: Document, field: str = "queues") -> list[str] | None:
@@ -262,9 +262,9 @@ def needs_of(meta: Document) -> list[str] | None:
 
 @dataclass
 class NewJob:
-    """A valid job that does not exist yet."""
+    """A valid job that is not stored yet."""
 
-    # Without slots: a batch copies it a thousand times, and a dictionary is copied at once.
+    # Without slots: a batch copies it a thousand times, and a dictionary is copied faster.
 
     type: str
     args: list[Any]
@@ -277,47 +277,47 @@ class NewJob:
     retry: dict[str, Any] | None = None
     timeout: timedelta | None = None
     total_timeout: timedelta | None = None
-    """For all attempts together, from its creation on."""
+    """For all attempts together, from its creation."""
     grace_period: timedelta | None = None
     visibility_timeout: timedelta | None = None
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
     tags: list[str] = field(default_factory=list)
     version_number: int | None = None
-    """Of its arguments, as a number (`versions`); the attributes have it as it was sent."""
+    """Version of its arguments, as a number (`versions`); the attributes have it as sent."""
     attributes: dict[str, Any] = field(default_factory=dict)
     project: str = ""
-    """Whose it will be: never the client's to say, but its key's."""
+    """The project it will belong to: set from the key, never by the client."""
     client_id: bool = False
-    """The id is the client's, so it may exist already."""
+    """The id is the client's, so a job with it may exist already."""
     result_ttl: timedelta | None = None
     workflow_id: UUID | None = None
     workflow_index: int | None = None
     followed: bool = False
-    """Something waits for its end."""
+    """Something waits for it to end."""
     parent_results: list[Any] | None = None
     rate_limit: dict[str, Any] | None = None
-    """The policy of its rate limit, key included (OJS rate limiting §6)."""
+    """The policy of its rate limit, including the key (OJS rate limiting §6)."""
     unique: UniquePolicy | None = None
     existing: Any = None
-    """The job that is there already, when a unique policy ignored this one."""
+    """The existing job, if a unique policy ignored this one."""
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE
     created_at: datetime = NEVER
     enqueued_at: datetime = NEVER
     pressure: tuple[int, int] | None = None
-    """Depth and bound of its queue, where that is nearly full (OJS backpressure §7.3)."""
+    """Depth and bound of its queue, if that is nearly full (OJS backpressure §7.3)."""
 
     @property
     def needs(self) -> list[str] | None:
-        """What a worker must be able to do to get the job: `meta.capabilities`, a list.
+        """The abilities that a worker needs to get the job: `meta.capabilities`, a list.
 
-        Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
+        Meta is the client's own (OJS core §5.4): anything but a list of words requires nothing.
         """
         return needs_of(self.meta)
 
-    # What no new job has; an envelope asks for it all the same.
+    # New jobs never have these, but an envelope reads them.
     attempt: ClassVar[int] = 0
     retry_delay: ClassVar[None] = None
     started_at: ClassVar[None] = None
@@ -332,14 +332,14 @@ class NewJob:
 def new_job(
     document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
 ) -> NewJob:
-    """Check one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
+    """Validate one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
 
     Args:
         type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
-        InvalidRequest: a field breaks its rule; `details["field"]` names it.
-        Unsupported: the envelope is of another major version.
+        InvalidRequest: a field is invalid; `details["field"]` names it.
+        Unsupported: the envelope has another major version.
         MetadataTooLarge: its meta exceeds 64 KB.
     """
     if type(document) is not dict:
@@ -370,7 +370,7 @@ def _checked(
     job.priority = Options.priority.read(options)
     job.pending = Options.pending.read(options)
     job.tags = Options.tags.read(options) or []
-    # 0 means "no timeout of its own" (core §5.2).
+    # 0 means no timeout for this job (core §5.2).
     job.timeout = Options.timeout.read(options) or None
     job.visibility_timeout = Options.visibility_timeout.read(options)
     _take_times(job, options, now)
@@ -436,18 +436,18 @@ def _take_times(job: NewJob, options: Document, now: datetime) -> None:
 
 
 def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
-    """Keep the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
+    """Store the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
     if not sent.startswith("+"):
         job.attributes[name] = sent
 
 
 def _take_time_limits(job: NewJob, options: Document, now: datetime) -> None:
-    """Read the limits of a job whose `timeout` and `expires_at` have been read."""
+    """Read the remaining limits, after `timeout` and `expires_at`."""
     if TimeLimits.names.isdisjoint(options):
         return
     job.total_timeout = Options.total_timeout.read(options)
     job.grace_period = Options.grace_period.read(options)
-    # A worker extends its reservation with each heartbeat: the silence allowed is its length.
+    # Each heartbeat extends the reservation, so the allowed silence is its length.
     silence = Options.heartbeat_timeout.read(options)
     job.visibility_timeout = job.visibility_timeout or silence
     if job.total_timeout is not None and job.total_timeout < (job.timeout or timedelta(0)):
@@ -458,14 +458,14 @@ def _take_time_limits(job: NewJob, options: Document, now: datetime) -> None:
 
 
 def _take_result_ttl(job: NewJob, options: Document) -> None:
-    """How long to keep the result, in seconds; -1 for ever (OJS results §7.1)."""
+    """Read how long to keep the result, in seconds; -1 for forever (OJS results §7.1)."""
     seconds = Options.result_ttl.read(options)
     if seconds is not None:
         job.result_ttl = LONGEST if seconds == -1 else timedelta(seconds=seconds)
 
 
 def _take_version(job: NewJob, options: Document, named: str | None) -> None:
-    """The version of a new job's arguments; a member counts before the one in the type (§5.3)."""
+    """Read the version of the arguments; a member takes precedence over the type (§5.3)."""
     sent = options.get("version", named)
     if sent is not None:
         job.version_number = Options.version.check(sent, "version")
@@ -495,7 +495,7 @@ def _take_retry(job: NewJob, options: Document) -> None:
 
 
 def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
-    """Preserve what we do not know, and what must be echoed as sent (OJS core §5.5.4)."""
+    """Store unknown members, and those that must be returned as sent (OJS core §5.5.4)."""
     kept = job.attributes
     schema = Envelope.schema.read(document)
     if schema is not None:

@@ -1,7 +1,7 @@
-"""Versions of a job's arguments, and which of them a worker takes (OJS job versioning §5, §8).
+"""Versions of a job's arguments, and ranges that workers accept (OJS job versioning §5, §8).
 
-`2.1` is major and minor. Inside, a version is one number, so that a range of versions is a range of
-numbers and a fetch can ask the database for it.
+`2.1` is major and minor. Internally a version is one number, so a range of versions is a range of
+numbers, which a fetch can query.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from .fields import Document, refuse
 from .members import Member, Schema
 
 PART = r"(0|[1-9][0-9]{0,8})"
-# A third part is what OJS schema registry §6.1 adds; by §5.1 it never says anything of arguments.
+# A third part is an addition of OJS schema registry §6.1; by §5.1 it never concerns arguments.
 VERSION = re.compile(rf"{PART}(?:\.{PART}(?:\.{PART})?)?")
 VERSION_PATTERN = rf"{PART}(\.{PART}){{0,2}}"
-"""The same, for a description."""
+"""The same as a pattern for descriptions."""
 RANGE_PATTERN = (
     rf"^(\*|{VERSION_PATTERN}|>={VERSION_PATTERN}|>={VERSION_PATTERN} <{VERSION_PATTERN})$"
 )
-"""Of the ranges that `read_versions` reads, the simplest."""
+"""The simplest of the ranges that `read_versions` accepts."""
 CONSTRAINT = re.compile(r"(>=|<)\s*([0-9.]+)(?=[\s,]|\Z)[\s,]*")
 LONGEST = 255
 MINORS = 10**9
-"""How many minor versions a major one may have."""
+"""The number of minor versions that a major version may have."""
 MAJORS = 10**9 - 1
 EXPECTED = "'2.0', '>=1.0 <3.0' or '*'"
 
 
 def version_number(version: Any) -> int | None:
-    """The number of `"2.1"`, or of the whole number 2; None for what is no version."""
+    """The number of `"2.1"`, or of the whole number 2; None for anything else."""
     if type(version) is int:
         version = str(version)
     found = VERSION.fullmatch(version) if type(version) is str else None
@@ -61,22 +61,22 @@ def version_text(number: int) -> str:
 
 
 class Versions(NamedTuple):
-    """The versions from `least` on, `below` not among them; without a bound on a side that is None.
+    """The versions from `least` up to, but excluding, `below`; None: no bound on that side.
 
-    As a JSON array of the two it stands with the worker that declared it.
+    Stored as a JSON array of the two with the worker that declared it.
     """
 
     least: int | None = None
     below: int | None = None
 
     def __contains__(self, number: object) -> bool:
-        """Whether it is one of them; what has no version goes to everybody (§8.2)."""
+        """Whether the version is in the range; jobs without a version go to any worker (§8.2)."""
         if not isinstance(number, int):
             return True
         return (self.least or 0) <= number and (self.below is None or number < self.below)
 
     def __str__(self) -> str:
-        """As a worker would declare it."""
+        """The range as a worker would declare it."""
         if self.least is not None and self.below == self.least + 1:
             return version_text(self.least)
         bounds = [f">={version_text(self.least)}"] if self.least is not None else []
@@ -89,10 +89,10 @@ ALL = Versions()
 
 
 def read_versions(text: str) -> Versions:
-    """Read what a worker declares: `*`, `2.0`, or `>=` and `<` with spaces or commas (§8.1, §15.1).
+    """Read a worker's declaration: `*`, `2.0`, or `>=` and `<` with spaces or commas (§8.1, §15.1).
 
     Raises:
-        ValueError: it is none of these, or leaves no version.
+        ValueError: it is none of these, or no version is in the range.
     """
     text = text.strip()
     if text == "*":
@@ -119,7 +119,7 @@ def read_versions(text: str) -> Versions:
 
 
 def split_type(document: Document) -> tuple[Document, str | None]:
-    """What names the job's type, and the version that `invoice.generate@2.0` adds to it (§5.3)."""
+    """Separate the job's type from the version that `invoice.generate@2.0` adds to it (§5.3)."""
     sent = document.get("type")
     if type(sent) is not str or "@" not in sent:
         return document, None

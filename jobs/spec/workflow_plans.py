@@ -1,7 +1,7 @@
-"""What a producer may ask for as a workflow: from a JSON document to a `Plan`, or a refusal.
+"""Validates workflows: from a JSON document to a `Plan`, or a refusal.
 
-Everything is checked before anything is stored, the steps that come much later too (OJS workflows
-§11.1). A step is a job, or a chain, group or batch in its place (§10).
+Everything is validated before anything is stored, including later steps (OJS workflows §11.1). A
+step is a job, or a chain, group or batch (§10).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .validation import (
 
 
 class WorkflowType(models.TextChoices):
-    """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
+    """The order of the members (OJS workflows §1.1; HTTP §14 for `dag`)."""
 
     CHAIN = "chain", _("Chain")
     GROUP = "group", _("Group")
@@ -50,25 +50,25 @@ Check = Callable[[dict[str, Any]], NewJob]
 """Reads a step that is a job."""
 
 DEEPEST = 10
-"""Levels of nesting, the outermost counted (OJS workflows §10.2)."""
+"""Levels of nesting, including the outermost (OJS workflows §10.2)."""
 LONGEST_STEP_ID = 255
 
 
 class StepRequest(Members, component="Step"):
-    # What it says is the rule of a job's type, or of a workflow's.
+    # Validated as a job's type, or as a workflow's.
     type = Text(
         "A job type; or `chain`, `group`, `batch`, with `steps` or `jobs` inside.",
     ).required()
     args = Array()
     meta = Envelope.meta
     options = Object(of=NestedOptions)
-    # A step's id names it inside its workflow; its job's id is ours to choose.
+    # A step's id names it within its workflow; the server chooses its job's id.
     id = Text("Names the step for `depends_on`.", longest=LONGEST_STEP_ID)
     depends_on = Texts(longest=LONGEST_STEP_ID)
 
 
 class Nodes(Array):
-    """The jobs of a workflow. Their places are told from the top of the document."""
+    """The jobs of a workflow. Refusals give their places from the top of the document."""
 
     def check(self, value: Any, place: str) -> list[Any]:
         if type(value) is not list:
@@ -109,12 +109,12 @@ NODES = {
     "batch": WorkflowRequest.jobs,
     "dag": WorkflowRequest.steps,
 }
-"""Type of a workflow → where its jobs are."""
+"""Type of a workflow → the member with its jobs."""
 
 
 @dataclass(slots=True)
 class Step:
-    """A job of a workflow, as sent and as checked."""
+    """A job of a workflow, as sent and as validated."""
 
     document: dict[str, Any]
     job: NewJob
@@ -124,7 +124,7 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """A valid workflow that does not exist yet."""
+    """A valid workflow that is not stored yet."""
 
     type: WorkflowType
     document: dict[str, Any]
@@ -150,8 +150,8 @@ def plan_of(
         type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
-        InvalidWorkflow: something breaks its rule; `details["validation_errors"]` says where.
-        InvalidRetryPolicyRequest: a step's retry policy does.
+        InvalidWorkflow: something is invalid; `details["validation_errors"]` names the place.
+        InvalidRetryPolicyRequest: a step's retry policy is invalid.
     """
     check = partial(new_job, now=now, type_pattern=type_pattern)
     plan = _plan(document, "$", check, {}, depth=1)
@@ -229,7 +229,7 @@ def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[s
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
         own = StepRequest.options.read(document) or {}
-        # Default options give way to the step's own, in either form.
+        # The step's own options, in either form, override the defaults.
         options = {
             name: value
             for name, value in defaults.items()
@@ -244,7 +244,7 @@ def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[s
             whole["options"] = options
         job = check(whole)
         if job.pending:
-            raise refuse(path, "A job of a workflow cannot be pending: nobody would activate it.")
+            raise refuse(path, "A job of a workflow cannot be pending: nothing would activate it.")
     return Step(whole, job, name, depends_on)
 
 
@@ -310,7 +310,7 @@ def _check_graph(plan: Plan, place: str) -> None:
 
 
 def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """Return what waits for itself, in a circle, or an empty list."""
+    """Return a cycle of nodes that wait for each other, or an empty list."""
     edges = {node: [other for other in ids if other in waiting] for node, ids in waiting.items()}
     free = [node for node, ids in edges.items() if not ids]
     followers: dict[Node, list[Node]] = {}
@@ -330,7 +330,7 @@ def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
 
 @contextlib.contextmanager
 def _place(path: str) -> Iterator[None]:
-    """Turn the refusal of a field into one that says where in the workflow it is."""
+    """Turn the refusal of a field into one that names its place in the workflow."""
     try:
         yield
     except InvalidWorkflow:
@@ -345,7 +345,7 @@ def _place(path: str) -> Iterator[None]:
 
 
 def steps_of(plan: Plan) -> Iterator[Step]:
-    """Yield the jobs of a plan, those inside it too."""
+    """Yield the jobs of a plan, including nested ones."""
     for node in plan.nodes:
         if isinstance(node, Plan):
             yield from steps_of(node)

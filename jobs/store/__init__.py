@@ -1,1 +1,1 @@
-"""How rows are read and written: which database, prepared statements, wake-ups, indexes."""
+"""Reading and writing rows: the database, prepared statements, wake-ups, indexes."""

@@ -1,8 +1,8 @@
-"""Wakes those that wait for a job or a workflow to end: LISTEN/NOTIFY on PostgreSQL, else polls.
+"""Wakes waiters when a job or a workflow ends: LISTEN/NOTIFY on PostgreSQL, else polls.
 
-Who waits for a job says so in two rows: the job is `followed`, so that the statement that ends it
-leaves the rest to `engine.flow`, and a listener bears its name, so that nothing is notified for
-jobs without a waiter. A job that is not awaited pays for none of it.
+A waiter for a job is announced in two rows: the job is `followed`, so that the statement that ends
+it leaves the rest to `engine.flow`, and a listener has its name, so that jobs without a waiter
+notify nothing. Jobs without a waiter pay for none of it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from . import wakeup
 from .database import connection, is_postgresql, run
 
 REFRESH = 20
-"""Seconds between two signs of life of one who waits; the reaper forgets silent ones."""
+"""Seconds between two signs of life of a waiter; the reaper removes silent ones."""
 IN_A_TRANSACTION = 0.25
-"""Seconds between two looks in a transaction, where a listener cannot be announced."""
+"""Seconds between two polls in a transaction, in which a listener cannot be announced."""
 
 FOLLOW = """
     UPDATE ojs_jobs_job
@@ -38,8 +38,8 @@ TELL = f"""
      WHERE name = ANY(%s)
  RETURNING pg_notify('{wakeup.CHANNEL}', name)
 """
-# A row that we see although its transaction is in progress was written by that transaction: ours.
-# xmin has 32 bits, and the transaction's whole number is near that of the present snapshot.
+# A row that is visible although its transaction is in progress was written by this transaction.
+# xmin has 32 bits, and the transaction's full number is near that of the current snapshot.
 CANNOT_SEE = """
     WITH present AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid)
     SELECT current_setting('transaction_isolation') <> 'read committed'
@@ -52,7 +52,7 @@ CANNOT_SEE = """
 
 
 def pause() -> float:
-    """Return after how many seconds to look at what may have ended, outside transactions."""
+    """Return the seconds between two queries for what may have ended, outside transactions."""
     if not is_postgresql():
         return wakeup.SHORT_POLL
     return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
@@ -67,7 +67,7 @@ def workflow_name(workflow_id: UUID) -> str:
 
 
 class WakeEvent:
-    """Rings when one of the names has ended."""
+    """Wakes a waiter when one of the names has ended."""
 
     def __init__(self, name: str, ring: Callable[[], object]) -> None:
         self.names = frozenset({name})
@@ -81,7 +81,7 @@ class WakeEvent:
 
 
 class Wait:
-    """One who waits: `sign()` before each look, then sleep until rung or for `pause()` seconds."""
+    """A waiter: `sign()` before each query, then sleep until woken or for `pause()` seconds."""
 
     def __init__(self, name: str, job_id: UUID | None, ring: Callable[[], object]) -> None:
         self._name = name
@@ -91,9 +91,9 @@ class Wait:
         self._stack = contextlib.ExitStack()
 
     def sign(self) -> bool:
-        """Ask to be rung for; return whether that was done just now, so that a look is due.
+        """Register for wake-ups; return whether it just did, in which case a query is due.
 
-        An end that commits after it is not missed.
+        An end that commits after the registration wakes the waiter.
         """
         if not is_postgresql() or connection().in_atomic_block:
             return False
@@ -108,13 +108,13 @@ class Wait:
         return True
 
     def pause(self) -> float:
-        """Return after how many seconds to look without being rung for."""
+        """Return the seconds after which to query without having been woken."""
         if is_postgresql() and connection().in_atomic_block:
             return IN_A_TRANSACTION
         return pause()
 
     def rest(self) -> None:
-        """Return a pooled connection, so that a sleeper does not keep it from others."""
+        """Return a pooled connection, so that others can use it during the sleep."""
         wakeup._give_back_connection()
 
     def close(self) -> None:
@@ -133,17 +133,17 @@ def waiting(name: str, job_id: UUID | None) -> Iterator[tuple[Wait, threading.Ev
 
 
 def tell(names: Iterable[str]) -> None:
-    """Wake those that wait for what ends in this transaction, once it commits."""
+    """Wake the waiters for what ends in this transaction, once it commits."""
     ended = sorted(names)
     if ended and is_postgresql():
         run(TELL, [ended])
 
 
 def cannot_see_the_end(job_id: UUID) -> bool:
-    """Whether the present transaction would never see the job end.
+    """Whether the current transaction would never see the job end.
 
-    It enqueued or changed the job itself, so that no worker gets it before the commit; or it keeps
-    one snapshot: on SQLite, and on PostgreSQL where the isolation level is stricter than usual.
+    Either it enqueued or changed the job itself, so that no worker gets it before the commit; or
+    it keeps one snapshot: on SQLite, and on PostgreSQL with a stricter isolation level than usual.
     """
     if not connection().in_atomic_block:
         return False

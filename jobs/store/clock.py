@@ -140,7 +140,7 @@ def _best(database: Any) -> Comparison:
         answered = time.monotonic()
         if best is None or answered - asked < shortest:
             shortest = answered - asked
-            # Within the round trip the clocks cannot be told apart.
+            # Within the round trip the difference of the clocks cannot be measured.
             ahead = AGREED if before <= theirs <= after else theirs - after
             best = Comparison(ahead, answered, time.time() - answered)
         if shortest <= GOOD_ENOUGH:

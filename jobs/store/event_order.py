@@ -36,7 +36,7 @@ KEYS = 1 << 32
 
 def horizon(events: QuerySet[Any]) -> int:
     """Return the id up to which no more events can be added to the record `events`."""
-    if not is_postgresql():  # writers take turns
+    if not is_postgresql():  # there is a single writer at a time
         found: int = events.aggregate(newest=Max("id"))["newest"] or 0
         return found
     ((newest, keys),) = run(HORIZON, [])

@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "connect_timeout": "PGCONNECT_TIMEOUT",
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-"""Where libpq looks for parameters it is not given."""
+"""Sources from which libpq takes missing parameters."""
 ONLY_ONE = ("read-write", "primary")
 """`target_session_attrs` that only one host can satisfy at a time."""
 

@@ -53,7 +53,7 @@ class Clock:
     def strftime(self, form: str, moment: str) -> str:
         """Replace SQLite's own function, which `Now()` compiles to."""
         if moment != "NOW":
-            raise ValueError(f"Only the present is asked for, not {moment!r}.")
+            raise ValueError(f"Only 'now' is supported, not {moment!r}.")
         now = self.now()
         return (now.astimezone(UTC) if now.tzinfo else now).replace(tzinfo=None).isoformat(" ")
 

@@ -123,7 +123,7 @@ class PortableStore:
         return len(rows)
 
     def lock_keys(self, keys: Collection[int]) -> None:
-        """Writers take turns."""
+        """Do nothing: SQLite has a single writer at a time."""
 
     def claim(self, request: ClaimRequest) -> Claimed:
         # SQLite's single lock is acquired as the transaction begins: what was read of the worker

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_noop
 
 from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
 
-# Clients get English, people their own language (`gettext`).
+# Clients get English, users their own language (`gettext`).
 UNREACHABLE = gettext_noop("The database is unreachable.")
 RESTARTING = gettext_noop("The database is restarting, or another server is taking over.")
 NO_CONNECTION = gettext_noop("The database has no connection free.")

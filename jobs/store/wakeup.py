@@ -1,6 +1,6 @@
 """Wakes waiting fetches when a queue has work: LISTEN/NOTIFY on PostgreSQL, else short polls.
 
-A hint, never a promise: every waiter also checks by itself every `WAIT_POLL_INTERVAL`.
+A hint, never a promise: every waiter also polls every `WAIT_POLL_INTERVAL`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Watch:
         self.ring = notify
 
     def wants(self, queues: Collection[str]) -> bool:
-        # Names with a colon are those of jobs that somebody waits for (`awaited`).
+        # Names with a colon are those of awaited jobs (`awaited`).
         return any(":" not in queue for queue in queues)
 
 
@@ -107,7 +107,7 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
 
 @contextlib.contextmanager
 def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
-    """Have `told` called with the queues that may have work, in the thread that listens.
+    """Call `notify` with the queues that may have work, in the listening thread.
 
     For callers without a thread to wait in. As with a subscription, poll now and then for wake-ups
     that were missed.
@@ -184,7 +184,7 @@ def _connection_parameters() -> dict[str, Any]:
 def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
     """Relay notifications to this process's waiters until there has been none for a while.
 
-    Errors of the server or a pooler do not end it; waiters poll by themselves meanwhile.
+    Errors of the server or a pooler do not end it; waiters continue to poll.
     """
     import psycopg
 
@@ -255,7 +255,7 @@ class _Ear:
             self._has_complained = True
             logger.warning(
                 "LISTEN does not work on this connection, probably because of a pooler in "
-                "transaction mode: those that wait for jobs look every %g s instead.",
+                "transaction mode: waiting fetches poll every %g s instead.",
                 ojs_settings.WAIT_POLL_INTERVAL.total_seconds(),
             )
         return False

@@ -1,6 +1,6 @@
-"""What our admin templates say in tags; `{% ojs_notices %}` is for a site's own pages too.
+"""Template tags of our admin pages; `{% ojs_notices %}` is for a site's own pages, too.
 
-Django imports this in every site, `jobs.admin` only where the admin is installed: hence imports
+Django imports this in every site, `jobs.admin` only if the admin is installed: hence the imports
 inside the functions.
 """
 

@@ -1,4 +1,4 @@
-"""Real servers of AGQ and Rota, which look at keys with each command."""
+"""Real servers of AGQ and Rota, which check keys with each command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rota_port(request, django_db_setup, tmp_path_factory) -> Iterator[int]:
 
 @pytest.fixture
 def agq(agq_port) -> Iterator[Callable[[], AGQLine]]:
-    """Open connections to AGQ; they are closed in the end."""
+    """Open connections to AGQ; they are closed after the test."""
     lines: list[AGQLine] = []
 
     def connect(key: str = "") -> AGQLine:
@@ -50,7 +50,7 @@ def agq(agq_port) -> Iterator[Callable[[], AGQLine]]:
 
 @pytest.fixture
 def rota(rota_port) -> Iterator[Callable[[str], RotaLine]]:
-    """Open connections to Rota; they are closed in the end."""
+    """Open connections to Rota; they are closed after the test."""
     lines: list[RotaLine] = []
 
     def connect(key: str) -> RotaLine:

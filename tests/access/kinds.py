@@ -1,4 +1,4 @@
-"""Kinds of keys, and what the table promises each of them."""
+"""Kinds of keys, and the answers that the table specifies for each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.factories import ago
 
 ALL = [str(scope) for scope in Scope]
 PROJECT, WORKER, LABEL = "acme", "mine", "gpu:true"
-"""Whose the keys are that are bound to something."""
+"""The worker, label and project to which bound keys are bound."""
 
 
 class Promise(Enum):
-    """How a command is answered."""
+    """The kind of response to a command."""
 
     STRANGER = "no key that opens anything"
     SCOPE = "the key lacks the scope"
@@ -33,20 +33,20 @@ class Promise(Enum):
 class Kind:
     name: str
     scopes: list[str] | None = field(default_factory=lambda: list(ALL))
-    """None: there is no key."""
+    """None for requests without a key."""
     bound: dict[str, str] = field(default_factory=dict)
     on_others: bool = False
-    """It is used on what belongs to others."""
+    """Used on objects of others."""
     became: Callable[[Any], None] | None = None
-    """What happened to the key after it had been used."""
+    """What happens to the key after its first use."""
     is_good: bool = True
     record: Any = None
 
     def key(self, mark: str = "") -> str:
-        """Make such a key.
+        """Create such a key.
 
         Args:
-            mark: tells the worker it may be bound to from those of other scenes.
+            mark: distinguishes the worker it may be bound to from those of other scenes.
         """
         if self.scopes is None:
             return ""
@@ -57,7 +57,7 @@ class Kind:
         return key
 
     def turn(self) -> None:
-        """Let happen to the key what is to happen to it once it has been used."""
+        """Apply to the key what is to happen to it after its first use."""
         if self.became is not None:
             self.became(ApiKey.objects.filter(pk=self.record.pk))
             forget_keys()
@@ -68,7 +68,7 @@ class Kind:
             forget_keys()
 
     def promised(self, command: Command) -> Promise:
-        """What the table says."""
+        """The answer that the table specifies."""
         if command.is_open:
             return Promise.DONE
         if self.scopes is None or not self.is_good:
@@ -85,7 +85,7 @@ class Kind:
         return Promise.DONE
 
     def has(self, scope: Scope, command: Command) -> bool:
-        """Written out, not asked: this is what README says of scopes."""
+        """Written out instead of computed: this is what README says about scopes."""
         held = set() if self.became is narrow else set(self.scopes or ())
         if scope in held:
             return True

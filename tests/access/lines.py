@@ -1,4 +1,4 @@
-"""Connections to AGQ and Rota, said and heard message by message."""
+"""Connections to AGQ and Rota, driven message by message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.bindings.rota.session import REVOKED
 
 
 class AGQLine:
-    """A connection, and what is answered on it."""
+    """A connection, and the replies on it."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=processes.PATIENCE)
@@ -61,7 +61,7 @@ class RotaLine:
         )
 
     def __call__(self, **message: Any) -> list[dict[str, Any]]:
-        """What is answered, up to the answer of a heartbeat sent behind it."""
+        """All replies up to the answer to a heartbeat sent afterwards."""
         heard: list[dict[str, Any]] = []
         try:
             self.socket.send(json.dumps({"type": "heartbeat"} | message))
@@ -72,7 +72,7 @@ class RotaLine:
         return heard
 
     def hear(self) -> dict[str, Any]:
-        """The next message, which must come."""
+        """The next message; fails if none comes."""
         message: dict[str, Any] = json.loads(self.socket.recv(processes.PATIENCE))
         return message
 
@@ -80,7 +80,7 @@ class RotaLine:
         self._open.close()
 
     def is_closed(self) -> bool:
-        """Wait for the end of the connection."""
+        """Wait until the connection ends."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self.socket.recv(processes.PATIENCE)

@@ -1,8 +1,9 @@
-"""What keys are used on: a worker with jobs in its hands, and all that hangs on them."""
+"""Objects that keys are used on: a worker that holds jobs, and everything connected with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -37,7 +38,7 @@ KEPT = (Job, JobError, Worker, Checkpoint, ProgressReport, CronJob, Workflow, Ra
 
 @dataclass
 class Scene:
-    """Everything that commands are used on; `project`, `worker` and its label say whose it is."""
+    """The objects that commands are used on; `project`, `worker` and its label are the owner."""
 
     project: str
     worker: str
@@ -50,7 +51,7 @@ class Scene:
 
 
 def rows() -> dict[tuple[str, Any], Any]:
-    """All that may be changed, as it is."""
+    """The current values of everything that may be changed."""
     return {
         (model.__name__, row.pk): {
             field.attname: getattr(row, field.attname) for field in model._meta.concrete_fields
@@ -61,10 +62,10 @@ def rows() -> dict[tuple[str, Any], Any]:
 
 
 def is_untouched(before: dict[tuple[str, Any], Any], project: str = "") -> bool:
-    """Whether all that was there is as it was. New things may have been added.
+    """Whether everything that existed is unchanged. New things may have been added.
 
     Args:
-        project: what belongs to it may have changed.
+        project: its objects may have changed.
     """
     after = rows()
     return all(
@@ -75,12 +76,12 @@ def is_untouched(before: dict[tuple[str, Any], Any], project: str = "") -> bool:
 
 
 TWINS_HOST = "host-of-the-twin"
-"""Where another project's worker of the same id is."""
+"""Location of another project's worker with the same id."""
 SHARED_LABEL = "label-of-the-twin"
 
 
 def double(s: Scene) -> None:
-    """Let another project's worker have the scene's worker id first, and a history under it."""
+    """Let another project's worker have the scene's worker id first, with a history."""
     name = qualified(s.worker, s.project)
     Worker.objects.filter(pk=s.worker).update(worker_id=name)
     Job.objects.filter(reserved_by=s.worker).update(reserved_by=name)
@@ -109,15 +110,15 @@ def double(s: Scene) -> None:
 
 
 def tells_of_twin(shown: str) -> bool:
-    """Whether it can be seen that another project's worker has the same id."""
+    """Whether a reply reveals that another project's worker has the same id."""
     return any(text in shown for text in (SEPARATOR, TWINS_HOST, SHARED_LABEL, "twin"))
 
 
 def scene(kind: Kind, mark: str = "") -> Scene:
-    """Make what a kind of key is used on: its own, or others'.
+    """Create the objects that a kind of key is used on: its own, or others'.
 
     Args:
-        mark: tells several scenes in one database apart.
+        mark: distinguishes several scenes in one database.
     """
     project = "other" if kind.on_others and "project" in kind.bound else PROJECT
     worker = ("theirs" if kind.on_others else WORKER) + mark
@@ -131,6 +132,7 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         queues=[queue],
         protocol="agq",
         capabilities=["jq"],
+        heartbeat_timeout=timedelta(hours=1),  # it is not heard of while a slow test runs
         details={"worker_id": worker},
         stats={"cpu": 0.5},
         stats_at=timezone.now(),

@@ -1,4 +1,4 @@
-"""Each project has worker ids of its own: what is stored, what is shown, and what it costs."""
+"""Each project has its own worker ids: what is stored, what is shown, and the cost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_stored_id_is_its_projects_alone_and_leads_back_to_the_id(worker_id, p
         assert shown(name, other) == name
 
 
-def test_long_ids_with_the_same_beginning_are_told_apart():
+def test_long_ids_with_the_same_beginning_are_distinguished():
     assert qualified("x" * 254 + "a", "acme") != qualified("x" * 254 + "b", "acme")
 
 
@@ -171,7 +171,7 @@ def test_leaving_and_leaving_again_concern_ones_own_worker(acme, owner):
 
 
 def test_a_quiet_worker_of_another_project_holds_nothing_up(acme):
-    """The gate of a fetch asks for the worker by its stored id."""
+    """The gate of a fetch looks the worker up by its stored id."""
     WorkerFactory(worker_id="w", project="other", directive="quiet", concurrency=1)
     job_id = acme.pushed()
 
@@ -213,7 +213,7 @@ def test_a_worker_that_is_to_prove_an_ability_is_the_projects_own():
 
 
 def test_the_names_that_fences_ask_for_are_the_stored_ones(acme):
-    """Of two workers of one id, one holds a job of the other's project: it has no project."""
+    """Two workers have the same id; one of them holds a job that has no project."""
     nobodys = ojs()
     nobodys.send("workers/register", BOX)
     acme.send("workers/register", BOX)
@@ -303,7 +303,7 @@ def test_a_job_is_not_lost_when_the_plain_id_is_free_again(acme):
 
 
 def test_what_a_worker_without_a_project_holds_is_not_taken_over(acme):
-    """Of a registered one it is known that the job may be its own."""
+    """A registered worker, by contrast, is known to be the job's possible holder."""
     WorkerFactory(worker_id="w", project="")
     job_id = acme.pushed()
     ojs().fetch(worker_id="w")
@@ -337,7 +337,7 @@ def test_what_happens_to_a_worker_is_nothing_to_one_without_a_record(acme, event
 
 
 def test_a_worker_that_has_changed_to_a_key_of_a_project_is_recovered_whole(acme):
-    """What it fetched for nobody's project is its own, too."""
+    """The jobs that it fetched without a project are its own, too."""
     ojs().pushed()
     acme.send("workers/register", BOX)
     ojs().fetch(worker_id="w")
@@ -349,7 +349,7 @@ def test_a_worker_that_has_changed_to_a_key_of_a_project_is_recovered_whole(acme
 
 
 def test_a_record_made_by_an_older_server_counts_first(acme):
-    """It knows plain ids alone: both kinds of servers must agree on where the worker is."""
+    """It knows only plain ids: both releases must agree on where the worker is stored."""
     WorkerFactory(worker_id="acme@/w", project="acme")
     WorkerFactory(worker_id="w", project="acme")
     job = JobFactory(project="acme", active=True, reserved_by="acme@/w")
@@ -538,7 +538,7 @@ def test_signals_and_events_name_the_stored_id(acme, django_capture_on_commit_ca
     assert Event.objects.get(type="worker.started").subject == "acme@/w"
 
 
-# In the same moment
+# Concurrent requests
 
 
 def test_a_name_that_was_taken_in_this_moment_is_refused_and_asked_for_again():
@@ -560,7 +560,7 @@ def test_a_name_that_was_taken_in_this_moment_is_refused_and_asked_for_again():
     assert protocol.deregister("w", project="acme") is False
 
 
-# What it costs
+# Queries
 
 
 @pytest.mark.postgres

@@ -74,7 +74,7 @@ def test_over_agq_a_key_for_a_label_speaks_for_workers_with_it(agq):
     assert line("JOB.UPDATE", str(job.pk), '{"status": "completed"}') == "OK"
 
 
-# What AGQ tells
+# Reading over AGQ
 
 
 def test_over_agq_a_bound_key_reads_of_its_own_worker_only(agq, plain):
@@ -99,12 +99,12 @@ def test_over_agq_reading_takes_a_scope(agq, plain):
         )
 
 
-# Registration comes first
+# Registration is required
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_worker_that_never_registered_is_given_no_job(agq, known):
-    """The death of an unknown worker would be found after the job's whole hour."""
+    """The death of an unknown worker would be detected only after the job's full hour."""
     if known:
         WorkerFactory(worker_id="ghost", registered_at=None)
     job = JobFactory(queue="ready")

@@ -1,4 +1,4 @@
-"""docs/authorization.md says what the table says."""
+"""docs/authorization.md matches the table."""
 
 from __future__ import annotations
 

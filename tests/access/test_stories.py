@@ -1,4 +1,4 @@
-"""What keys were found to do, and shall not: written out, for a table can be wrong."""
+"""Rules for keys, written out as examples, because the table itself can be wrong."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_key_reads_saves_and_deletes_the_checkpoints_of_its_own_worker(held, b
 
 
 def test_a_worker_that_lost_its_job_has_lost_the_checkpoint_with_it(held):
-    """The next attempt, by another worker, goes on from there."""
+    """The next attempt, by another worker, continues from there."""
     Job.objects.filter(pk=held.pk).update(reserved_by="next")
 
     reply = client("work", worker_id="theirs").delete(f"/ojs/v1/jobs/{held.pk}/checkpoint")
@@ -149,5 +149,5 @@ def test_who_may_see_arguments_gets_them_with_the_retry(dead):
 
 
 def test_who_enqueues_sees_arguments(dead):
-    """`produce` is the scope of those who wrote them."""
+    """`produce` is the scope of the clients that wrote them."""
     assert client("produce").job(dead.pk)["args"] == [{"password": SECRET}]

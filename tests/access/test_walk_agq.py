@@ -1,4 +1,4 @@
-"""Every word of AGQ × every kind of key, on real connections: as the table promises."""
+"""Every command of AGQ × every kind of key, on real connections: answered as the table says."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ SAID: dict[str, Callable[[Scene], list[list[str]]]] = {
     "EXEC": lambda s: [["MULTI"], ["PING"], ["EXEC"]],
     "WATCH": lambda s: [["WATCH", "a"]],
     "SMEMBERS": lambda s: [["SMEMBERS", "capability:jq:workers"]],
-    # Whether it is asked is enough: of a worker that cannot, nothing is asked.
+    # Whether the question is sent is enough: a worker without the ability gets none.
     "WORKER.VERIFY": lambda s: [["WORKER.VERIFY", "no-such-capability", "{}"]],
     "WORKER.REGISTER": lambda s: [["WORKER.REGISTER", registered(s)]],
     "WORKER.UNREGISTER": lambda s: [["WORKER.UNREGISTER", s.worker]],
 }
-"""How a word is said where it takes more than itself."""
+"""The arguments of commands that need any."""
 LAST = ("BRPOP", "JOB.UPDATE", "WORKER.REGISTER", "WORKER.UNREGISTER", "RESET", "QUIT")
 
 
@@ -126,11 +126,11 @@ def walk(kind: Kind, connect: Callable[[], AGQLine], mark: str) -> list[str]:
         assert declared is not None, word
         promise = kind.promised(declared)
         if promise is Promise.DONE and not kind.is_good:
-            continue  # open to strangers: they are a kind of their own
+            continue  # open without a key, which is a kind of its own
         before = rows()
         said = SAID.get(word, lambda s, word=word: [[word]])(s)
         if promise is Promise.STRANGER:
-            said = said[:1]  # it is the last that is heard
+            said = said[:1]  # it is the last reply
         answers = [line(*words) for words in said]
         if promise is Promise.STRANGER and kind.record:
             assert line.hear() == "", "the connection is ended"
@@ -163,7 +163,7 @@ def test_no_word_tells_a_project_that_another_has_a_worker_of_the_same_id(agq, b
     s = scene(kind)
     double(s)
     line = agq(key)
-    # Known by the key, as the one that registered it.
+    # Recognized by the key, like the worker that registered with it.
     Worker.objects.filter(project=PROJECT).update(session=f"key {kind.record.pk}")
     line("CLIENT", "SETNAME", s.worker)
 

@@ -1,4 +1,4 @@
-"""Every command over HTTP × every kind of key: each is answered as the table promises."""
+"""Every command over HTTP × every kind of key: each is answered as the table says."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ REFUSED_ANYWAY = {
     "live.of_channel": 501,
     "live.socket": 426,
 }
-"""What is refused to everyone: outside `CONFORMANCE_MODE`, of a worker that is alive, without an
-event loop, and to what is no WebSocket (`tests/realtime` has these)."""
+"""Commands that are refused to every key: outside `CONFORMANCE_MODE`, for a worker that is alive,
+without an event loop, or without a WebSocket handshake (`tests/realtime` has these)."""
 
 
 class Said(NamedTuple):
-    """How a command is said: what it is about, its body, and its query."""
+    """A request for a command: its path parameters, body, and query."""
 
     job: str = "available"
     body: Any = None
@@ -144,7 +144,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "FLARE workers.heartbeat": by_flare_worker(),
     "FLARE jobs.create": on("", job_type="a.b"),
 }
-"""How a command is said where it takes more than its address."""
+"""The requests of commands that need more than their path."""
 
 
 class Door(NamedTuple):
@@ -216,7 +216,7 @@ def content(reply: Any) -> str:
 
 
 def kept_its(promise: Promise, door: Door, reply: Any, shown: str) -> bool:
-    """Whether a reply is what was promised; that nothing was changed is looked at beside it."""
+    """Whether a reply matches the table; unchanged rows are checked separately."""
     status = reply.status_code
     error = orjson.loads(shown).get("error", {}) if status >= 400 else {}
     details = error.get("details", {})

@@ -1,4 +1,4 @@
-"""Every part of Rota × every kind of key, on real connections: as the table promises."""
+"""Every part of Rota × every kind of key, on real connections: answered as the table says."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def walk(kind: Kind, connect: Callable[[str], RotaLine], mark: str) -> list[str]
     before, wrong = rows(), []
     handshake = rule("handshake")
     assert handshake is not None
-    # What the key may when it comes; afterwards something may happen to it.
+    # The key's rights on connecting; they may change afterwards.
     at_first = dataclasses.replace(kind, became=None, is_good=True).promised(handshake)
     try:
         line = connect(key)

@@ -1,1 +1,1 @@
-"""What `make bench` runs. Absolute numbers move with the machine: compare within one run."""
+"""The benchmarks of `make bench`. Absolute numbers depend on the machine: compare within a run."""

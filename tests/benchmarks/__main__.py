@@ -1,4 +1,4 @@
-"""`make bench`: measure the server on SQLite and on a PostgreSQL of its own."""
+"""`make bench`: measures the server on SQLite and on its own PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .servers import ROOT, environment
 DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
 PARTS = (SUITE, "peers", "worker", "pages", "waiting")
-"""Beside the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of connections that wait."""
+"""Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
+of waiting connections."""
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
@@ -99,7 +99,7 @@ def plan_of(options: argparse.Namespace, database_url: str) -> Plan:
 
 @contextmanager
 def database(kind: str, server_url: str | None) -> Iterator[str]:
-    """A fresh, empty database, gone afterwards."""
+    """A fresh, empty database, deleted afterwards."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="ojs-bench-") as folder:
             yield f"sqlite:///{quote(str(Path(folder) / 'bench.sqlite3'))}"
@@ -117,13 +117,13 @@ def database(kind: str, server_url: str | None) -> Iterator[str]:
 def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
     if options.no_run:
         return ()
-    # A selection by name is one of the suite's, and only that is quick.
+    # A selection by name applies only to the suite, and only that is quick.
     only_suite = options.only or options.quick or options.smoke
     return tuple(options.part or ((SUITE,) if only_suite else PARTS))
 
 
 def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
-    """Run one of those that are programs of their own."""
+    """Run one of the benchmarks that are separate programs."""
     with tempfile.TemporaryDirectory() as folder, database("postgres", server) as url:
         file = Path(folder) / "results.json"
         command = [sys.executable, "-m", f"tests.benchmarks.{part}"]
@@ -137,7 +137,7 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
         else:
             command += [str(file)]
-        # Its tables come with the report; what it says meanwhile is of interest now.
+        # The report contains its tables; its progress output is of interest now.
         surroundings = environment(url, DJANGO_ALLOWED_HOSTS="*")
         done = subprocess.run(command, cwd=ROOT, env=surroundings, stdout=sys.stderr, check=False)
         if done.returncode:
@@ -148,7 +148,7 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
-    """Run the suite in a process of its own: Django is set up for one database."""
+    """Run the suite in a separate process: Django is set up for one database."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.suite"],
         cwd=ROOT,
@@ -156,7 +156,7 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # Ctrl-C reaches the whole group; it shall be asked to stop once, by us.
+        # Ctrl-C reaches the whole group; the process is to be asked to stop only once, by us.
         start_new_session=True,
     )
     try:
@@ -184,7 +184,7 @@ def report(kind: str, documents: list[dict[str, Any]]) -> str:
 def main() -> None:
     stop_when_asked()
     if "--peers" in sys.argv:
-        # Something else altogether, with options of its own.
+        # A separate program with its own options.
         sys.argv.remove("--peers")
         from .peers.__main__ import main as measure_peers
 

@@ -85,7 +85,7 @@ def delays(port: int, samples: int) -> list[float]:
     sent = []
     pause = threading.Event()
     for number in range(samples):
-        # One after the other: what waits behind another job is no matter of waking up.
+        # One after the other, so that the time does not include waiting behind another job.
         while len(arrived) < number:
             pause.wait(0.001)
         pause.wait(0.05)
@@ -131,7 +131,7 @@ def main() -> None:
         idle = [worker(port, f"idle-{number}") for number in range(options.idle)]
         for client in idle:
             client.connection.send_command("BRPOP", "queue:empty", 0)
-        # Until each has looked for the first time.
+        # Until each has looked for jobs once.
         processes.eventually(lambda: all_wait(options.idle), lambda: "they do not all wait")
         grown = (memory().rss - before) / 2**20
         print(f"{options.idle} workers that wait    {grown:.1f} MiB, of {memory().rss / 2**20:.0f}")

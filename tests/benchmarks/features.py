@@ -1,4 +1,4 @@
-"""What single features cost: `python -m tests.benchmarks.features [PART …]`.
+"""The cost of single features: `python -m tests.benchmarks.features [PART …]`.
 
 On a PostgreSQL of its own. `due`: jobs that become due in a short time: all executed, and how late?
 `group`: a workflow of many members. `unique`, `rate`: beside plain jobs. `events`: the record of
@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# What is measured
+# Measurements
 
 
 def document(**options: Any) -> dict[str, Any]:
@@ -75,10 +75,10 @@ def settle(size: int = 10, queue: str = "bench") -> int:
 
 
 def compare(options: argparse.Namespace, title: str, ways: dict[str, Step], each: int = 1) -> None:
-    """Print the median rate of each way, in turns, and its ratio to the first.
+    """Print the median rate of each way, in turn, and its ratio to the first.
 
     Args:
-        each: how often a step does what is counted.
+        each: how many counted operations a step performs.
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.rounds):
@@ -107,7 +107,7 @@ def due(options: argparse.Namespace, environment: dict[str, str]) -> None:
 
     from jobs.models import Job
 
-    enqueue(size=1)  # the queue is known
+    enqueue(size=1)  # the queue exists afterwards
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE ojs_jobs_job CASCADE")
     for start in range(0, options.jobs, 10_000):
@@ -150,7 +150,7 @@ def due(options: argparse.Namespace, environment: dict[str, str]) -> None:
 
 
 def work() -> None:
-    """A worker that fetches and settles until it is told to stop."""
+    """A worker that fetches and settles until it is stopped."""
     while True:
         if not settle(BATCH):
             time.sleep(0.05)
@@ -223,7 +223,7 @@ def events(options: argparse.Namespace) -> None:
 
     def way(step: Step, **ojs: Any) -> Step:
         def measured() -> None:
-            with override_settings(OJS=ojs):  # which costs something, too
+            with override_settings(OJS=ojs):  # which has a cost, too
                 for _ in range(EACH):
                     step()
 

@@ -1,4 +1,4 @@
-"""The load of a fleet: one process that speaks for thousands of workers, over many connections.
+"""The load of a fleet: one process that acts for thousands of workers, over many connections.
 
 Standard library only. One process, because the workers of a fleet are not on the server's machine:
 a process for each of a few connections takes more of the processors than PostgreSQL's commits. On
@@ -22,7 +22,7 @@ KIND = "heartbeat"
 
 
 class Line:
-    """One connection, and the answer that is on its way."""
+    """One connection, and its pending response."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -34,10 +34,10 @@ class Line:
         self.connection.sendall(request)
 
     def receive(self) -> int | None:
-        """Read what is there; return the microseconds since the request once its answer is whole.
+        """Read available data; return the microseconds since the request once it is answered.
 
         Raises:
-            Refused: it is not what a worker wants to hear.
+            Refused: the response is not a success.
         """
         received = self.connection.recv(1 << 16)
         if not received:
@@ -74,7 +74,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
 def _answers(
     waiting: Any, lines: dict[int, Line], turn: Iterator[bytes], until: float
 ) -> Iterator[int]:
-    """Answer by answer, how long it took; each is followed by the next heartbeat."""
+    """Yield the duration of each response; each is followed by the next heartbeat."""
     while time.monotonic() < until:
         for number, _ in waiting.poll(1_000):
             line = lines[number]

@@ -1,4 +1,4 @@
-"""The floor: a DRF view that does nothing, with DRF as installed.
+"""The floor: a DRF view that does nothing, with DRF's default configuration.
 
 Served in the product's own configuration (`floor_settings`); the product carries none of it.
 """

@@ -1,4 +1,4 @@
-"""The stand-alone project's settings, with the floor for its only URL."""
+"""The stand-alone project's settings, with the floor as its only URL."""
 
 from ojs_project.settings import *  # noqa: F403 - all of them
 

@@ -1,7 +1,7 @@
-"""What we aim for on PostgreSQL, each as a ratio of two things measured in the same run.
+"""Goals on PostgreSQL, each as a ratio of two measurements from the same run.
 
-A goal can be read in more than one way where it does not say with how many connections its limit
-was measured: then both readings are here, and each says which it is.
+A goal that does not specify the number of connections can be read in two ways: then both readings
+are here, labelled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place = tuple[str, str]
 
 
 def served(name: str) -> tuple[Place, ...]:
-    """Where a rate of the HTTP server is; the best of one and two processes counts."""
+    """Name of the HTTP server's rate; the best of one and two processes counts."""
     return tuple((group_of(processes), name) for processes in (1, 2))
 
 
@@ -45,9 +45,9 @@ def served(name: str) -> tuple[Place, ...]:
 class Goal:
     text: str
     measured: Place | tuple[Place, ...]
-    """Of several, the best counts."""
+    """Names of alternatives, of which the best counts."""
     base: Place | tuple[Place, ...] | None
-    """What it is divided by; None where the goal is a number of its own."""
+    """The divisor; None if the goal is an absolute number."""
     wanted: float
     at_most: bool = False
 

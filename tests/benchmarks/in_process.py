@@ -25,13 +25,13 @@ from .results import Results
 
 WORKER = "bench-0"
 STOCK = {1: 4_000, 10: 25_000, 100: 60_000}
-"""Jobs a second that claim and complete of so many may get through."""
+"""Jobs per second of which claim and complete together can process at most this many."""
 
 Step = Callable[[], int]
 
 
 def enqueuer(count: int) -> Step:
-    # Jobs differ: what is the same object could be checked by looking at it.
+    # Jobs differ, because identical objects could be validated by identity.
     documents = [
         {"type": "bench.noop", "queue": tables.QUEUE, "args": [number, "two", {"three": 3}]}
         for number in range(count)
@@ -44,7 +44,7 @@ def enqueuer(count: int) -> Step:
 
 
 def worker(count: int) -> Step:
-    """Claim and complete, below the protocol: what bare psycopg does too."""
+    """Claim and complete, below the protocol: the same work as in bare psycopg."""
 
     def step() -> int:
         jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=count)
@@ -55,7 +55,7 @@ def worker(count: int) -> Step:
 
 
 def fetcher(count: int) -> Step:
-    """Fetch and ack, with the worker's standing and the queues' limits looked at."""
+    """Fetch and ack, including the checks of the worker's state and the queues' limits."""
 
     def step() -> int:
         jobs = protocol.fetch([tables.QUEUE], worker_id=WORKER, count=count)
@@ -77,7 +77,7 @@ def beater(count: int) -> Step:
     return step
 
 
-# name → what makes its step, of how many jobs at a time, and how many a second of it may need
+# name → function that makes its step, jobs per step, and jobs per second that it may need
 MEASURED: dict[str, tuple[Callable[[int], Step], int, int]] = {
     "enqueue 1": (enqueuer, 1, 0),
     "enqueue 1000": (enqueuer, 1000, 0),
@@ -138,12 +138,12 @@ def _measure(plan: Plan, name: str, raw: Raw | None) -> float | None:
 
 
 def _stock(plan: Plan, needed: int) -> int:
-    # What a heartbeat holds is a number of jobs; all else is used up as time goes by.
+    # A heartbeat's number is how many jobs it holds; all others use up jobs over time.
     return needed if needed <= 10 else plan.stock(needed * (plan.seconds + 0.5))
 
 
 def rate(step: Step, seconds: float) -> float:
-    """Jobs a second, after a short warm-up; ends early where the jobs do."""
+    """Jobs per second, after a short warm-up; ends early if there are no more jobs."""
     for _ in _for(min(0.3, seconds)):
         step()
     done = 0
@@ -163,7 +163,7 @@ def _for(seconds: float) -> Iterator[None]:
 
 
 def recovery(plan: Plan, results: Results) -> None:
-    """One sweep after a hundred workers died with all their jobs in hand."""
+    """One sweep after the death of a hundred workers that held all their jobs."""
     name = f"{plan.recovered:,} jobs of 100 dead workers"
     if not (plan.is_postgresql and plan.wants(name, RECOVERY)):
         return

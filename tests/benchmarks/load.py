@@ -1,7 +1,7 @@
-"""One load client: a process with one kept-alive connection, told on standard input what to do.
+"""A load client: a process with one kept-alive connection, controlled over standard input.
 
-Standard library only, raw sockets, requests built beforehand: the client must never be what is
-measured. The connection is made, and handed over, by whoever starts it.
+Standard library only, raw sockets, requests built beforehand: the client must never be the
+bottleneck. Its parent makes the connection and passes it on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Wire:
             b"Authorization: Bearer " + key.encode() + b"\r\nContent-Length: "
         )
         self.times: dict[str, list[int]] = {}
-        """Kind of request → microseconds each of them took."""
+        """Kind of request → durations in microseconds."""
 
     def built(self, path: bytes, body: bytes) -> bytes:
         return b"POST %s%s%d\r\n\r\n%s" % (path, self._headers, len(body), body)
@@ -72,7 +72,7 @@ class Wire:
 
 
 Step = Callable[[], int]
-"""Does one turn and returns how many jobs (or requests) it got through; 0 ends the run."""
+"""Does one turn and returns the number of processed jobs (or requests); 0 ends the run."""
 
 
 def floor(wire: Wire, spec: dict[str, Any]) -> Step:
@@ -87,7 +87,7 @@ def floor(wire: Wire, spec: dict[str, Any]) -> Step:
 
 
 def enqueue(wire: Wire, spec: dict[str, Any]) -> Step:
-    """PUSH: one job a request, or `count` in a batch."""
+    """PUSH: one job per request, or `count` in a batch."""
     count = spec["count"]
     job = PUSHED % spec["queue"].encode()
     if count == 1:
@@ -103,7 +103,7 @@ def enqueue(wire: Wire, spec: dict[str, Any]) -> Step:
 
 
 def fetch_then_ack(wire: Wire, spec: dict[str, Any]) -> Step:
-    """Fetch `count`, then ack them: one by one in the form for one, else in one list."""
+    """Fetch `count`, then ack them: singly in the form for one job, else in one list."""
     request = wire.built(b"/ojs/v1/workers/fetch", b"{%s}" % _fetch(spec))
 
     def step() -> int:
@@ -119,7 +119,7 @@ def fetch_then_ack(wire: Wire, spec: dict[str, Any]) -> Step:
 
 
 def fetch_carrying_acks(wire: Wire, spec: dict[str, Any]) -> Step:
-    """Fetch `count`, and carry the acks of those fetched before."""
+    """Fetch `count`, with the acks of the jobs fetched before."""
     asked = _fetch(spec)
     ids: list[bytes] = []
 
@@ -192,7 +192,7 @@ def register(wire: Wire, spec: dict[str, Any]) -> None:
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """Warm up, then turn for `seconds` or until there is nothing left to do."""
+    """Warm up, then repeat for `seconds` or until nothing is left to do."""
     wire = Wire(socket.socket(fileno=spec["connection"]), spec["key"])
     if spec["load"] != "floor":
         register(wire, spec)

@@ -1,4 +1,4 @@
-"""The HTTP binding under load: a real server, clients in processes of their own, and the floor."""
+"""The HTTP binding under load: a real server, clients in separate processes, and the floor."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .servers import ROOT, Server, environment, free_port, granian, serve
 
 WARM_UP = 0.4
 START = 0.25
-"""Seconds a client takes to get ready."""
+"""Seconds that a client has to get ready."""
 HANDED_OVER = 10_000
-"""Workers a second that the clients can be told of."""
+"""Workers per second whose heartbeats the clients can send."""
 LINES = 4
-"""Connections of a fleet, for each client of the other scenarios: every worker has one of its own,
-and many of them have a heartbeat under way."""
+"""Connections of a fleet for each client of the other scenarios: every worker has its own, and many
+of them have a heartbeat in flight."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Scenario:
     load: str
     count: int = 1
     stock: int = 0
-    """Available jobs a second of it may need."""
+    """Available jobs per second that it may need."""
     clients: int | None = None
-    """None: as many as are asked for."""
+    """None: as many as requested."""
 
 
 SCENARIOS = (
@@ -54,7 +54,7 @@ SCENARIOS = (
     Scenario("fetch 100 carrying acks, 2 clients", "fetch carrying acks", 100, 50_000, clients=2),
     Scenario("heartbeat, no jobs", "heartbeat", 0),
     Scenario("heartbeat, 10 jobs", "heartbeat", 10),
-    # What a fleet sends: no worker is heard of twice within seconds, and all their jobs are there.
+    # A fleet's heartbeats: no worker sends two within seconds, and all their jobs exist.
     Scenario(FLEET, "heartbeats of many", 10),
 )
 
@@ -80,7 +80,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
         }
         if not wanted:
             continue
-        # Nothing can be said of the others without it.
+        # Required to compute the ratios of the others.
         wanted = {FLOOR: SCENARIOS[0]} | wanted
         with contextlib.ExitStack() as stack:
             servers = {
@@ -93,7 +93,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
             for name in rounds(plan, wanted, results):
                 scenario = wanted[name]
                 server = servers["floor" if scenario.load == "floor" else "product"]
-                # Anew each time: the server closes connections that are idle for half a minute.
+                # Reconnects each time: the server closes connections that are idle for 30 s.
                 clients = scenario.clients or plan.clients
                 connections = server.connect(clients * LINES if name == FLEET else clients)
                 try:
@@ -104,7 +104,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
 
 
 def beside_wsgi(plan: Plan, results: Results, key: str) -> None:
-    """The event loop and blocking threads in turn, on two server processes each."""
+    """The event loop and blocking threads alternately, on two server processes each."""
     wanted = {
         (item.name, interface): item
         for item in BESIDE_WSGI

@@ -1,9 +1,9 @@
-"""How long the admin's pages take with a million jobs and a thousand workers, and their queries.
+"""Durations and queries of the admin's pages with a million jobs and a thousand workers.
 
     DATABASE_URL=postgresql://… python -m tests.benchmarks.pages
 
-fills the database it is given (once) and prints a line for each page: median, slowest, queries, and
-whether that is within the goal; a file named as its argument gets what was found. `ONLY=search`
+Fills the given database (once) and prints a line for each page: median, slowest, queries, and
+whether that is within the goal; a file named as argument receives the results. `ONLY=search`
 measures the pages with this in their name, `SLOW=1` adds the two slowest queries of each.
 """
 

@@ -1,4 +1,4 @@
-"""The names under which what is measured is found again: by the goals, above all."""
+"""The names of measurements, by which above all the goals find them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_interface(interface: str) -> str:
 
 
 def of_clients(name: str, clients: int) -> str:
-    """The name of a scenario with a number of clients that is not the usual one."""
+    """The name of a scenario with an unusual number of clients."""
     return f"{name}, {clients} client{'s' if clients > 1 else ''}"
 
 

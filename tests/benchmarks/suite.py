@@ -1,4 +1,4 @@
-"""All benchmarks on one database, in a process that Django is set up for; started by `__main__`."""
+"""All benchmarks on one database, in a process for which Django is set up; see `__main__`."""
 
 from __future__ import annotations
 

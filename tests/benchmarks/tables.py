@@ -1,4 +1,4 @@
-"""Filling and emptying the tables of the database under test, in bulk, past the engine."""
+"""Fills and empties the tables of the database under test, in bulk, without the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 
 QUEUE = "bench"
-# A made-up UUIDv7: only the leading time matters, which keeps neighbours together in the index.
+# A made-up UUIDv7: only the leading time matters, because it keeps neighbours together.
 NEW_ID = """(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
     || substr(md5(random()::text), 1, 3) || 'a' || substr(md5(random()::text), 1, 15))::uuid"""
 LOAD = f"""
@@ -32,7 +32,7 @@ EMPTIED = ("ojs_jobs_joberror", "ojs_jobs_event", "ojs_jobs_refusedfinish", "ojs
 
 
 def empty() -> None:
-    """Remove every job and what is told of it; queues and workers stay."""
+    """Remove every job and everything recorded about it; queues and workers stay."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker CASCADE")
@@ -44,7 +44,7 @@ def empty() -> None:
 def load(
     count: int, *, state: str = "available", worker: str = "worker-", workers: int = 1
 ) -> None:
-    """Add `count` jobs in `state`, and let the planner know of them."""
+    """Add `count` jobs in `state`, and analyze the table."""
     if not count:
         return
     if connection.vendor != "postgresql":
@@ -54,12 +54,12 @@ def load(
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE ojs_jobs_job")
         if count >= MUCH:
-            # Now, and not while something is measured.
+            # Now, not during a measurement.
             cursor.execute("CHECKPOINT")
 
 
 def add(count: int, *, state: str = "available", worker: str = "worker-", workers: int = 1) -> None:
-    """Add `count` jobs to the table of PostgreSQL, and tell nobody."""
+    """Add `count` jobs to PostgreSQL's table, without notifying anything."""
     with connection.cursor() as cursor:
         cursor.execute(
             LOAD,
@@ -75,7 +75,7 @@ def add(count: int, *, state: str = "available", worker: str = "worker-", worker
 
 
 def fleet(workers: int, jobs: int) -> list[tuple[str, list[str]]]:
-    """Make so many live workers with so many active jobs each; return their ids and the jobs'."""
+    """Create live workers with active jobs; return their ids and the jobs'."""
     from django.utils import timezone
 
     from workers.models import Worker

@@ -1,4 +1,4 @@
-"""The benchmarks run at all, in their tiniest size; nothing here looks at a clock."""
+"""The benchmarks run at their smallest size; nothing here depends on durations."""
 
 from __future__ import annotations
 

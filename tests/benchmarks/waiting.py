@@ -1,9 +1,9 @@
-"""What waits without a thread: fetches, event streams and unfinished bodies in great numbers.
+"""Waiting without a thread: fetches, event streams and unfinished bodies in great numbers.
 
     python -m tests.benchmarks.waiting [--quick | --smoke] [--json FILE]
 
-Each measurement has a server process of its own, so that its memory is that of this measurement.
-The client is one process with an event loop; what it takes itself is part of every time.
+Each measurement has its own server process, so that memory is measured separately. The client is
+one process with an event loop; its own time is part of every result.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ MB = 1_000_000
 AT_ONCE = 200
 """Connections that are made at the same time, fewer than a server's backlog."""
 WAVE = 500
-"""Connections that come and go together."""
+"""Connections that open and close together."""
 WARM_UP = 5
 PAUSE = 0.02
 """Seconds between two requests of a kind, so that they do not wait for each other."""
 SETTLING = 4
-"""Waves after which a server that keeps nothing does not grow any more."""
+"""Waves after which a server without leaks no longer grows."""
 CALM = 0.2
-"""Share of a processor below which a server is taken to have done what it was asked to do."""
+"""Share of a processor below which a server counts as finished with its work."""
 UNFINISHED = b'{"type":'
 Result = TypeVar("Result")
 
@@ -68,7 +68,7 @@ class Sizes:
     ending: int = 20
     samples: int = 300
     idle: float = 16
-    """Seconds of doing nothing; an event stream has a comment every 15 s."""
+    """Seconds of idling; an event stream has a comment every 15 s."""
 
 
 QUICK = Sizes(1_000, 100, 400, 5, 200, 2_000, 20, 100, 2)
@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Line:
-    """One connection of a client, as slim as can be."""
+    """One connection of a client, as small as possible."""
 
     def __init__(
         self, key: str, queue: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -99,7 +99,7 @@ class Line:
         """Send a request, or all of it but the last bytes of its body.
 
         Args:
-            missing: how many bytes more are announced.
+            missing: number of announced bytes that are not sent.
         """
         self._writer.write(
             f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self._key}\r\n"
@@ -128,7 +128,7 @@ class Line:
         return cast(str, (await self.post("jobs", job))["job"]["id"])
 
     def ask(self, worker_id: str, acks: list[str] | None = None, wait_ms: int = WAIT_MS) -> None:
-        """Acknowledge jobs and wait for others, without reading which these are."""
+        """Acknowledge jobs and wait for others, without parsing them."""
         body: dict[str, Any] = {"worker_id": worker_id, "queues": [self._queue]}
         body |= {"wait_ms": wait_ms, "acks": [{"job_id": job_id} for job_id in acks or ()]}
         self.write("POST", "/ojs/v1/workers/fetch", json.dumps(body).encode())
@@ -148,8 +148,8 @@ class Clients:
     def __init__(self, server: Server, key: str, queue: str, group: asyncio.TaskGroup) -> None:
         """
         Args:
-            queue: where all their jobs are.
-            group: what is done in the background; its failure ends the measurement.
+            queue: the queue of all their jobs.
+            group: background tasks; a failure ends the measurement.
         """
         self.server = server
         self.queue = queue
@@ -170,7 +170,7 @@ class Clients:
         return await asyncio.gather(*(self.connect() for _ in range(count)))
 
     async def warm_up(self) -> None:
-        """Have the server load and connect what its first requests need."""
+        """Let the server load and connect what its first requests need."""
         line = await self.connect()
         acks: list[str] = []
         for number in range(WARM_UP):
@@ -182,7 +182,7 @@ class Clients:
         await line.fetch("first", acks, wait_ms=0)
 
     def background(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Do something as long as the measurement lasts."""
+        """Run something for the duration of the measurement."""
         task = self._group.create_task(work)
         self._tasks.append(task)
         return task
@@ -199,7 +199,7 @@ class Clients:
         self.leave()
 
     async def calm(self) -> None:
-        """Return when the server has done what it was asked to do."""
+        """Return when the server has finished its work."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if await self.share(0.5) < CALM:
@@ -207,7 +207,7 @@ class Clients:
         say("  The server does not become idle.")
 
     async def share(self, seconds: float) -> float:
-        """The share of a processor that the server takes in the next seconds."""
+        """The share of a processor that the server uses in the next seconds."""
         began, before = time.monotonic(), self.server.computed()
         await asyncio.sleep(seconds)
         return (self.server.computed() - before) / (time.monotonic() - began)
@@ -235,7 +235,7 @@ class Waiters:
                 self.started(job_id).set_result(now)
 
     def started(self, job_id: str) -> asyncio.Future[float]:
-        """The moment at which a job came to one of them."""
+        """The moment at which a job reached one of them."""
         if job_id not in self._started:
             self._started[job_id] = asyncio.get_running_loop().create_future()
         return self._started[job_id]
@@ -245,7 +245,7 @@ class Waiters:
 async def again_and_again(
     clients: Clients, work: Callable[[], Awaitable[Any]]
 ) -> AsyncIterator[list[float]]:
-    """Repeat `work`, at least once, until the block ends; yields the milliseconds it takes."""
+    """Repeat `work`, at least once, until the block ends; yields its durations in milliseconds."""
     took: list[float] = []
     has_ended = False
 
@@ -274,7 +274,7 @@ def note_times(results: Results, name: str, took: list[float]) -> None:
 
 
 async def fetches(clients: Clients, sizes: Sizes, results: Results) -> None:
-    """How soon jobs start in waiting fetches, and what these cost."""
+    """How soon jobs start in waiting fetches, and the cost of these."""
 
     def named(measure: str) -> str:
         return of_many(sizes.waiting, FETCHES, measure)
@@ -306,7 +306,7 @@ async def fetches(clients: Clients, sizes: Sizes, results: Results) -> None:
 
 
 async def streams(clients: Clients, sizes: Sizes, results: Results) -> None:
-    """How soon all subscribers of a queue hear of an event, and what they cost."""
+    """How soon all subscribers of a queue receive an event, and their cost."""
 
     def named(measure: str) -> str:
         return of_many(sizes.subscribers, STREAMS, measure)
@@ -348,7 +348,7 @@ async def streams(clients: Clients, sizes: Sizes, results: Results) -> None:
 
 
 async def bodies(clients: Clients, sizes: Sizes, results: Results, *, path: str, what: str) -> None:
-    """What others notice of bodies that do not end."""
+    """How unfinished bodies affect other requests."""
 
     def named(measure: str) -> str:
         return of_many(sizes.bodies, what, measure)
@@ -384,7 +384,7 @@ async def bodies(clients: Clients, sizes: Sizes, results: Results, *, path: str,
 
 
 async def gone(clients: Clients, sizes: Sizes, results: Results) -> None:
-    """What remains of fetches whose clients left."""
+    """What remains of fetches whose clients have disconnected."""
 
     async def wave(count: int) -> None:
         lines = await clients.connect_many(count)
@@ -406,7 +406,7 @@ async def gone(clients: Clients, sizes: Sizes, results: Results) -> None:
 
 
 async def ending(clients: Clients, sizes: Sizes, results: Results) -> None:
-    """How waiting fetches are answered when the server is asked to end."""
+    """How waiting fetches are answered when the server is asked to stop."""
 
     def named(measure: str) -> str:
         return of_many(sizes.ending, ENDED, measure)
@@ -439,7 +439,7 @@ MEASUREMENTS: tuple[tuple[Any, dict[str, str]], ...] = (
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without garbage collections of ours: with thousands of tasks they take long."""
+    """Without garbage collections in this process: with thousands of tasks they take long."""
     gc.disable()
     try:
         yield

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.worker [--jobs 20000] [--concurrency 10,100] [--processes 1,2]
     python -m tests.benchmarks.worker --idle [--json FILE]
 
-Rates are taken from the jobs themselves: from the first start to the last end, by the database's
-clock, so that the start of a process does not count. Others who use the machine do.
+Rates are computed from the jobs themselves, from the first start to the last end, by the
+database's clock, so that the start of a process does not count. Other load on the machine does.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def say_percentiles(results: Results, what: str, delays: list[float]) -> None:
 
 
 def cpu_of_idleness(pause: threading.Event, seconds: float = 5.0) -> float:
-    """Per cent of a processor that the idle worker takes."""
+    """Processor time of the idle worker, in per cent."""
     import psutil
 
     from workers.models import Worker

@@ -1,4 +1,4 @@
-"""Servers of AGQ and Rota as processes of their own, for tests of what stands at their doors."""
+"""Servers of AGQ and Rota as separate processes, for tests of connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STARTED = {"runagq": "AGQ workers are served on", "runrota": "Rota workers are s
 def serving_rota(
     kind: str, folder: Path, variables: Mapping[str, str] = MappingProxyType({}), **options: Any
 ) -> Iterator[processes.Running]:
-    """Start one of `processes.ROTA_SERVERS` with options of ours and other variables."""
+    """Start one of `processes.ROTA_SERVERS` with our options and other variables."""
     environment = processes.environment(url_of_test_database(), **options) | variables
     with processes.rota_server(kind, folder, environment) as process:
         yield process
@@ -30,7 +30,7 @@ def serving_rota(
 def listening(
     folder: Path, command: str, variables: Mapping[str, str] = MappingProxyType({}), **options: Any
 ) -> Iterator[Any]:
-    """Start the server with options of ours and other variables; yield its process."""
+    """Start the server with our options and other variables; yield its process."""
     port = processes.free_port()
     name = "AGQ_PORT" if command == "runagq" else "ROTA_PORT"
     environment = processes.environment(url_of_test_database(), **{name: port}, **options)
@@ -47,7 +47,7 @@ def connected(port: int) -> socket.socket:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What the server sends until it hangs up."""
+    """Everything that the server sends until it closes the connection."""
     answer = b""
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(65536):

@@ -1,4 +1,4 @@
-"""Many workers through the Admin API: one order to all that a label or another filter matches."""
+"""Many workers through the Admin API: one order to all that match a label or another filter."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def test_they_are_resumed_and_terminated_the_same_way(operator, fleet):
     ],
     ids=str,
 )
-def test_a_dry_run_says_whom_a_filter_means_and_orders_nobody(operator, fleet, wanted, expected):
+def test_a_dry_run_lists_the_workers_that_match_and_sends_no_directive(
+    operator, fleet, wanted, expected
+):
     reply = operator.send(f"{BULK}/quiet", {"filter": wanted, "dry_run": True}).json()
 
     assert (reply["workers"], reply["matched"], reply["dry_run"]) == (expected, len(expected), True)

@@ -1,4 +1,4 @@
-"""What happened when, through the Admin API (admin API §10.2)."""
+"""History through the Admin API (admin API §10.2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def catch_up():
 
 
 def made(moment, **fields):
-    """A job created at `moment`: its id says so."""
+    """A job created at `moment`, by its id."""
     fresh = uuid7().int & ((1 << 80) - 1)
     pk = first_uuid7(round(moment.timestamp() * 1000)).int | fresh
     return JobFactory(id=UUID(int=pk), created_at=moment, **fields)
@@ -60,11 +60,11 @@ def sums(data):
 
 @pytest.fixture
 def an_hour():
-    """The middle of a minute, half an hour ago: what happened then is in one five minutes."""
+    """The middle of a minute half an hour ago: everything then is within one five minutes."""
     return rollup.floor(ago(1800), 5 * rollup.MINUTE) + timedelta(seconds=90)
 
 
-def test_the_last_hour_is_told_by_five_minutes(operator, an_hour):
+def test_the_last_hour_is_reported_by_five_minutes(operator, an_hour):
     for _ in range(3):
         ran(an_hour, wait=2, run=0.1)
     ran(an_hour + timedelta(minutes=10), wait=0.01)
@@ -120,7 +120,7 @@ def test_the_sum_is_the_same_however_wide_the_points(operator, an_hour, period, 
     assert all(moment.timestamp() % width == 0 for moment in moments)
 
 
-def test_a_range_begins_and_ends_where_it_is_told_to(operator, an_hour):
+def test_a_range_begins_and_ends_where_requested(operator, an_hour):
     ran(an_hour)
     ran(an_hour + timedelta(minutes=10))
     catch_up()

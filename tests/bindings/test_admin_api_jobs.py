@@ -1,6 +1,7 @@
-"""Jobs and dead letter through the Admin API: find, look, cancel, retry, purge (admin API §7, §11).
+"""Jobs and dead letter through the Admin API: find, inspect, cancel, retry, purge (admin API §7,
+§11).
 
-An operator at a shell, with nothing but the document and an API key.
+An operator at a shell, with only the document and an API key.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def test_a_list_is_two_queries_however_long_it_is(operator, django_assert_num_qu
         assert len(listed(operator, per_page=50)) == 50
 
 
-def test_more_than_can_be_counted_is_told_as_at_least_so_many(operator, monkeypatch):
+def test_a_count_beyond_the_limit_is_reported_as_at_least_the_limit(operator, monkeypatch):
     monkeypatch.setattr("jobs.api.admin.paging.COUNTED", 3)
     many_jobs(5)
 
@@ -503,7 +504,7 @@ def test_a_purge_takes_what_its_filter_leaves_and_nothing_that_is_not_dead(purge
     ids=str,
 )
 def test_a_filter_of_a_purge_is_never_overlooked(purger, query, body):
-    """Not as the retry's has it, nor as the list's: all would be gone where a part was meant."""
+    """Neither a filter in the retry's form nor in the list's: too much would be deleted."""
     long_ago = datetime(2025, 6, 1, tzinfo=UTC)
     kept = JobFactory(dead=True, finished_at=long_ago)
     JobFactory(dead=True, queue="billing", type="bill.pay", created_at=long_ago)

@@ -1,4 +1,4 @@
-"""The Admin API with the key of a project: its own jobs and workers, and nothing else."""
+"""The Admin API with a project's key: only its own jobs and workers."""
 
 from __future__ import annotations
 

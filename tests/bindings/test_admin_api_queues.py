@@ -321,7 +321,7 @@ def test_a_filter_without_a_state_means_those_the_verb_is_for(everything, verb, 
 @pytest.mark.parametrize(
     ("verb", "did"), [("retry", "retried"), ("cancel", "cancelled"), ("delete", "deleted")]
 )
-def test_what_a_verb_cannot_do_is_told_job_by_job_and_left_alone(everything, verb, did):
+def test_jobs_that_a_verb_cannot_change_are_listed_and_left_alone(everything, verb, did):
     one_of_each()
     able = {
         "retry": {"discarded", "cancelled", "retryable"},

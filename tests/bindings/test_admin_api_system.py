@@ -71,7 +71,7 @@ def test_a_migration_that_takes_longer_than_expected_does_not_find_the_workers_r
     assert operator.see("admin/system/maintenance").json()["maintenance"] is True
 
 
-def test_maintenance_ends_by_itself_only_where_it_was_told_to(operator, clients):
+def test_maintenance_ends_automatically_only_with_an_end(operator, clients):
     operator.send("admin/system/maintenance", {"enabled": True, "until": "+PT1H"})
     clients.pushed()
     assert clients.fetch() == []
@@ -123,7 +123,7 @@ def test_ending_what_has_not_begun_is_no_error_and_no_action(operator):
     ],
     ids=str,
 )
-def test_what_maintenance_cannot_be_told_is_refused_by_name(operator, body, field):
+def test_an_invalid_field_of_maintenance_is_refused_by_name(operator, body, field):
     reply = operator.send("admin/system/maintenance", body)
 
     assert (reply.status_code, refusal(reply)["details"]["field"]) == (400, field)
@@ -133,7 +133,7 @@ def test_what_maintenance_cannot_be_told_is_refused_by_name(operator, body, fiel
 # Configuration (§12.2)
 
 
-def test_the_configuration_is_told_in_plain_values(operator, settings):
+def test_the_configuration_is_shown_in_plain_values(operator, settings):
     settings.OJS = {**settings.OJS, "HEARTBEAT_TIMEOUT": 45, "ENQUEUE_MIDDLEWARE": []}
 
     body = operator.see("admin/system/config").json()
@@ -211,7 +211,7 @@ def test_keys_of_producers_and_workers_do_not_administer(clients):
 
 
 def test_retry_is_for_sets_too(operator):
-    """What the single endpoints do, the engine does to many: the bulk endpoints call it."""
+    """The engine does for many jobs what the single endpoints do: the bulk endpoints call it."""
     jobs = [JobFactory(cancelled=True), JobFactory(dead=True), JobFactory(completed=True)]
 
     assert engine.retry([job.pk for job in jobs]) == 1

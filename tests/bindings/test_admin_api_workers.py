@@ -1,4 +1,4 @@
-"""Workers through the Admin API: see them, direct them, forget the dead (admin API §9)."""
+"""Workers through the Admin API: list, direct, and remove dead ones (admin API §9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operator():
 
 @pytest.fixture
 def worker():
-    """A worker process on the wire."""
+    """A worker process over HTTP."""
     return OJSClient(make_key("worker", scopes=["work"])[1])
 
 
@@ -155,7 +155,7 @@ def test_a_worker_that_left_can_still_be_looked_at(operator):
 
 
 @pytest.mark.parametrize("verb", ["", "/quiet", "/resume", "/directive"])
-def test_a_worker_nobody_knows_is_not_found(operator, verb):
+def test_an_unknown_worker_is_not_found(operator, verb):
     path = f"admin/workers/nobody{verb}"
     body = {"directive": "quiet"}
 
@@ -250,7 +250,7 @@ def test_asking_twice_is_no_error(operator):
     ],
     ids=str,
 )
-def test_what_a_worker_cannot_be_told_is_said_and_why(operator, trait, verb, why):
+def test_a_refused_directive_is_answered_with_the_reason(operator, trait, verb, why):
     WorkerFactory(worker_id="w", **trait)
 
     reply = operator.send(f"admin/workers/w/{verb}")
@@ -314,7 +314,7 @@ def test_a_worker_that_is_heard_is_not_forgotten_and_keeps_its_jobs(operator, st
     assert Worker.objects.get().state == state and actions() == []
 
 
-def test_nobody_is_not_forgotten_twice(operator):
+def test_a_forgotten_worker_cannot_be_forgotten_again(operator):
     WorkerFactory(worker_id="w", dead=True)
 
     assert [forget(operator, "w").status_code for _ in range(2)] == [200, 404]
@@ -342,7 +342,7 @@ def test_a_rolling_drain_goes_on_without_a_forgotten_worker(operator):
     assert FleetOperation.objects.get().state == "completed"
 
 
-# Everything at once (§10.1)
+# Statistics (§10.1)
 
 
 def test_the_statistics_add_the_whole_server_up(operator, django_assert_max_num_queries):

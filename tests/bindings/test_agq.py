@@ -54,7 +54,7 @@ def start(django_db_setup, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(start):
-    """A server that is open to everybody, for the whole file: its port and its process."""
+    """A server that is open to everyone, for the whole file: its port and its process."""
     port, started = start(ALLOW_ANONYMOUS=1)
     with started as process:
         process.wait_for("AGQ workers are served on")
@@ -66,7 +66,7 @@ def served(start):
 
 @pytest.fixture(scope="module")
 def guarded(start):
-    """A server that wants keys."""
+    """A server that requires keys."""
     port, started = start()
     with started as process:
         process.wait_for("AGQ workers are served on")
@@ -78,7 +78,7 @@ class Client:
     """A worker's connection."""
 
     def __init__(self, port: int, **options) -> None:
-        # What is refused is refused: no second try.
+        # A refusal is final: no second try.
         options = {"retry": Retry(NoBackoff(), 0)} | options
         options = {"decode_responses": True, "socket_timeout": PATIENCE} | options
         self.redis = redis.Redis(port=port, single_connection_client=True, **options)
@@ -142,7 +142,7 @@ def push(queue="ready", **document) -> Job:
 
 
 def raw(port: int, data: bytes) -> bytes:
-    """What the server answers to bytes, until it has nothing more to say or hangs up."""
+    """The server's answer to bytes, until it is silent or closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -209,7 +209,7 @@ def test_a_registration_that_breaks_a_rule_is_refused_in_words(connect, document
 def test_an_id_belongs_to_one_active_worker(connect, worker):
     assert connect().refused("WORKER.REGISTER", registration()) == "Worker ID already registered"
 
-    # Registering once more on the same connection is no second worker.
+    # Registering again on the same connection does not create a second worker.
     assert worker.register().startswith("OK worker_id=worker-001")
     Worker.objects.update(last_heartbeat_at=ago(91))
     assert connect().register().startswith("OK"), "a dead worker's id is free"
@@ -228,7 +228,7 @@ def test_a_worker_that_lost_its_connection_comes_back_to_its_jobs(connect, worke
 
 
 def _registers(client) -> bool:
-    """Once the server has seen the old connection end."""
+    """Once the server has noticed the end of the old connection."""
     try:
         return client.register().startswith("OK")
     except redis.ResponseError as refusal:
@@ -236,7 +236,7 @@ def _registers(client) -> bool:
         return False
 
 
-def test_a_worker_nobody_knows_is_told_so(connect):
+def test_an_unknown_worker_is_refused(connect):
     client = connect()
     assert client.refused("WORKER.HEARTBEAT", "ghost") == "Worker not registered: ghost"
     assert client.refused("WORKER.UNREGISTER", "ghost") == "Worker not registered: ghost"
@@ -350,7 +350,7 @@ def test_a_waiting_pull_gets_a_job_that_is_enqueued_elsewhere(worker):
     found = []
     waiting = threading.Thread(target=lambda: found.append(worker.pull(timeout=30)))
     waiting.start()
-    # Until it waits, as far as can be seen: it has said which queues it pulls from.
+    # Until it waits, as far as visible: its queues have been stored.
     job = push()
     waiting.join(PATIENCE)
     assert found and found[0]["job_id"] == str(job.pk)
@@ -506,7 +506,7 @@ def test_a_client_that_went_while_it_waited_takes_no_job_with_it(connect, worker
     assert worker.pull(timeout=20)["job_id"] == str(job.pk)
 
 
-# Who may (§7)
+# Permissions (§7)
 
 
 def test_without_a_key_nothing_is_answered(guarded):
@@ -522,7 +522,7 @@ def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
     key = capsys.readouterr().out.strip()
     assert len(bytes.fromhex(key)) == 32
     assert key not in str(ApiKey.objects.values())
-    # The server may still be writing down what it refused before.
+    # The server may still be recording the previous refusal.
     action = OperatorAction.objects.exclude(verb="refuse_request").get()
     assert (action.verb, action.source, action.count) == ("manage_keys", "shell", 1)
 
@@ -555,7 +555,7 @@ def test_an_api_key_may_what_its_scopes_say(guarded):
 
 
 def test_a_worker_comes_back_with_the_new_secret_of_its_key(guarded, capsys):
-    """The registration of its earlier connection is in the way of another key only."""
+    """The registration of its earlier connection blocks only other keys."""
     call_command("createsessionkey", "worker-001")
     earlier = Client(guarded.port, password=capsys.readouterr().out.strip())
     earlier.register()
@@ -630,12 +630,12 @@ def test_a_push_is_all_or_nothing(worker):
     assert not Job.objects.exists()
 
 
-# What Redis clients do by themselves: pipelines, scans, questions about keys
+# What Redis clients do on their own: pipelines, scans, queries about keys
 
 
 @pytest.fixture
 def named(connect, worker):
-    """A client each of whose connections speaks for the worker: a pipeline takes one of its own."""
+    """A client whose connections all act for the worker: a pipeline takes its own connection."""
     return connect(client_name="worker-001")
 
 
@@ -987,7 +987,7 @@ def test_strangers_may_not_send_much(guarded):
 
 
 def test_random_and_mutated_bytes_neither_crash_nor_hang_it(served, request):
-    """OJS_FUZZ_SECONDS=60 makes it a minute; here, so many messages."""
+    """OJS_FUZZ_SECONDS=60 makes it a minute; by default, a fixed number of messages."""
     import os
 
     chance = random.Random(20251117)

@@ -1,4 +1,4 @@
-"""What AGQ takes from those who have not said who they are, and from browsers."""
+"""What AGQ accepts from unauthenticated clients and from browsers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_browser_is_not_listened_to(anonymous, said, cut):
         for part in [said] if not cut else [said[:3], said[3:9], said[9:]]:
             try:
                 connection.sendall(part)
-            except OSError:  # hung up already
+            except OSError:  # closed already
                 break
         answer = everything(connection)
 
@@ -102,7 +102,7 @@ def test_strangers_have_a_share_of_the_memory_and_leave_the_rest_to_others(tmp_p
         eventually(lambda: len(select.select(strangers, [], [], 0)[0]) >= len(strangers) - most)
         for connection in select.select(strangers, [], [], 0)[0]:
             assert b"too many unfinished commands" in connection.recv(100)
-        # Others come in as ever, and may send what is far larger than the strangers' share.
+        # Others connect as usual, and may send far more than the share of strangers.
         with connected(server.port) as known:
             known.sendall(b"AUTH %b\r\n" % key.encode())
             assert known.recv(100) == b"+OK\r\n"

@@ -1,7 +1,7 @@
 """The running server under generated requests, valid and not, of the whole OpenAPI document.
 
-No answer may be a 5xx or outside its description: not its status, not its media type, not its
-headers, not its form. The seed is fixed, so that a failure repeats.
+No response may be a 5xx or deviate from its description, in status, media type, headers or schema.
+The seed is fixed, so that a failure repeats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS = (
     "response_schema_conformance",
 )
 EXAMPLES = 1
-"""For each endpoint, beside those of the description. By hand and for longer:
+"""For each endpoint, besides those of the description. By hand and for longer:
 `manage.py openapi openapi.json`, and then `schemathesis run openapi.json --url … --max-examples
 200`, in all phases."""
 
@@ -47,11 +47,11 @@ def test_no_request_is_answered_otherwise_than_described(database_url, tmp_path)
             command += ["--phases", "examples,fuzzing", "--max-examples", str(EXAMPLES)]
             command += ["--seed", "20260212", "--continue-on-failure", "--no-color"]
             command += ["--suppress-health-check", "all", "--warnings", "off"]
-            # It would delete what the others need; and it is not there outside conformance mode.
+            # It would delete what the others need, and exists only in conformance mode.
             command += ["--exclude-path", "/ojs/v1/admin/reset"]
-            # Once begun, maintenance would refuse all the rest: 503, as described.
+            # Once begun, maintenance would refuse everything else: 503, as described.
             command += ["--exclude-path", "/ojs/v1/admin/system/maintenance"]
-            # They need an event loop, and do not end: `tests/realtime` has them.
+            # They need an event loop, and do not end: tested in `tests/realtime`.
             for path in STREAMS:
                 command += ["--exclude-path", path]
             run = subprocess.run(

@@ -49,7 +49,7 @@ def test_ids_that_exist_fail_alone_in_a_partial_batch(api):
     assert Job.objects.count() == 4
 
 
-def test_a_duplicate_that_is_ignored_is_told_with_the_job_there_was(api):
+def test_an_ignored_duplicate_is_answered_with_the_existing_job(api):
     unique = JOB | {"unique": {"keys": ["type", "args"], "on_conflict": "ignore"}}
     known = api.pushed(**unique)
 

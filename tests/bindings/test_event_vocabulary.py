@@ -1,4 +1,4 @@
-"""Every event of the vocabulary is told, with what its schema requires, in the record and as a
+"""Every event of the vocabulary is emitted, with what its schema requires, in the record and as a
 signal (OJS events §3, §4; cron §9; timeouts §11; progress §11)."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REQUIRED = {
     "job.dead_lettered": "job_type queue total_attempts last_error.code last_error.message",
     "job.total_timeout": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds attempt",
 }
-"""Event → members of `data` that must be there."""
+"""Event → required members of `data`."""
 
 OF_THE_VOCABULARY = list(REQUIRED)[: list(REQUIRED).index("progress.updated")]
 
@@ -102,7 +102,7 @@ def _a_schedule(api: OJSClient) -> None:
 
 
 def _time_passes(api: OJSClient) -> None:
-    """The job in hand runs too long and is retried; others expire, stall or had their time."""
+    """The held job runs too long and is retried; others expire, stall or exceed total time."""
     Job.objects.filter(state="active").update(started_at=ago(61))
     api.pushed(options={"queue": "ttl", "enqueue_ttl": 60})
     Job.objects.filter(queue="ttl").update(expires_at=ago(1))
@@ -231,7 +231,7 @@ def signals_at_once(django_capture_on_commit_callbacks):
     return django_capture_on_commit_callbacks
 
 
-def test_heartbeats_are_not_recorded_unless_somebody_wants_them(db, api, settings):
+def test_heartbeats_are_recorded_only_if_a_setting_asks_for_them(db, api, settings):
     settings.OJS = settings.OJS | {"RECORD_HEARTBEATS": False}
     job_id = api.pushed()
     api.fetch(worker_id="w")

@@ -1,4 +1,4 @@
-"""One story, told once and run over all four protocols, and between each pair of them.
+"""The same scenario over all four protocols, and between each pair of them.
 
 The servers of AGQ and Rota are real processes, those of OJS and Flare answer in this one.
 """
@@ -39,7 +39,7 @@ protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 @pytest.fixture(scope="module")
 def ports(django_db_setup, tmp_path_factory):
-    """Where the servers of AGQ and Rota listen."""
+    """Ports of the servers of AGQ and Rota."""
     folder = tmp_path_factory.mktemp("servers")
     ports = {"agq": processes.free_port(), "rota": processes.free_port()}
     environment = processes.environment(
@@ -47,7 +47,7 @@ def ports(django_db_setup, tmp_path_factory):
         ALLOW_ANONYMOUS=1,
         AGQ_PORT=ports["agq"],
         ROTA_PORT=ports["rota"],
-        # No worker here is silent but by the story: the machine may be slow.
+        # No worker here is silent unless the scenario says so: the machine may be slow.
         ROTA_HEARTBEAT_TIMEOUT=600,
     )
     with (
@@ -64,7 +64,7 @@ def ports(django_db_setup, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loop():
-    """Where the connections of Rota workers live."""
+    """The event loop of the connections of Rota workers."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -76,7 +76,7 @@ def loop():
 
 @pytest.fixture
 def hire(ports, loop, transactional_db, settings):
-    """Returns how to get a registered worker: `hire("agq", "worker-2")`."""
+    """Returns a function that registers a worker: `hire("agq", "worker-2")`."""
     settings.OJS = {"ALLOW_ANONYMOUS": True, "FLARE": {"ENABLED": True}}
     engine.register_specs(protocol_clients.SPECS)
     with contextlib.ExitStack() as stack:
@@ -109,7 +109,7 @@ def row(job_id):
 
 
 def is_silenced(worker):
-    """Its last sign of life is longer ago than it may be."""
+    """Make its last sign of life older than its timeout."""
     long_ago = ago(1) - F("heartbeat_timeout")
     assert Worker.objects.filter(pk=worker.id).update(last_heartbeat_at=long_ago)
 
@@ -223,7 +223,7 @@ def test_quiet_is_honoured_until_it_is_taken_back(hire, protocol):
 
 
 @protocols
-def test_a_worker_told_to_terminate_is_given_nothing_any_more(hire, protocol):
+def test_a_worker_with_the_directive_terminate_gets_no_jobs(hire, protocol):
     worker = hire(protocol)
     enqueue()
 
@@ -267,7 +267,7 @@ def test_what_one_enqueues_another_runs(hire, ports, producer, runner):
 @pytest.mark.parametrize("heir", PROTOCOLS)
 @pytest.mark.parametrize("silent", PROTOCOLS)
 def test_the_job_of_a_silent_worker_goes_to_another_and_stays_there(hire, silent, heir):
-    """Split brain: the one taken for dead goes on, and may no longer touch the job."""
+    """Split brain: the worker declared dead continues, and may no longer touch the job."""
     first, second = hire(silent, "first"), hire(heir, "second")
     job_id = enqueue()
     first.claim()

@@ -1,4 +1,4 @@
-"""A protocol of another author (`tests.drum`): one line of settings is all it takes."""
+"""A third-party protocol (`tests.drum`): one line of settings adds it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def environment(django_db_setup):
 
 @pytest.fixture(scope="module")
 def drum(environment, tmp_path_factory):
-    """Its server, which `runprotocol` knows."""
+    """Its server, started by `runprotocol`."""
     folder = tmp_path_factory.mktemp("drum")
     with processes.manage(folder, environment, "runprotocol", "drum") as process:
         process.wait_for("Drum workers are served on")
@@ -53,7 +53,7 @@ def drum(environment, tmp_path_factory):
 
 @pytest.fixture
 def say(drum, settings, transactional_db):
-    """Returns how a worker says a line; the answer is returned."""
+    """Returns a function that sends a worker's line and returns the answer."""
     settings.OJS = {"ALLOW_ANONYMOUS": True, "WORKER_PROTOCOLS": PROTOCOLS}
     with socket.create_connection(("127.0.0.1", drum), processes.PATIENCE) as connection:
         lines = connection.makefile("rw")

@@ -38,7 +38,7 @@ def flare(settings):
 
 @pytest.fixture
 def job(flare):
-    """A job this worker holds."""
+    """A job that this worker holds."""
     flare.enqueued()
     (job,) = flare.poll()
     return job
@@ -590,7 +590,7 @@ def test_the_silence_after_a_heartbeat_is_never_shorter_than_the_minimum_grace(f
 
 
 def test_every_heartbeat_counts_from_itself(flare, job):
-    """Two thirds of the timeout, not two thirds of what the last heartbeat left."""
+    """Two thirds of the timeout, not of what the previous heartbeat left."""
     flare.beat(job["id"])
     flare.beat(job["id"])
 

@@ -1,4 +1,4 @@
-"""The worker of docs/protocols/flare.md as it stands, against a real server, also killed."""
+"""The worker of docs/protocols/flare.md, unchanged, against a real server; also killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.models import Worker
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 PAGE = (processes.ROOT / "docs" / "protocols" / "flare.md").read_text()
-# Holds its first job for good, as a worker does that is killed while it works.
+# Holds its first job forever, like a worker that is killed while it works.
 HANGING = 'print("Hello,", job["payload"]["name"], flush=True)'
 
 
@@ -84,7 +84,7 @@ def test_the_job_of_a_worker_that_was_killed_is_run_by_another(site, worker):
     (error,) = job.errors.all()
     assert error.type == "visibility_timeout"
     assert job.finished_by != error.worker_id
-    # Its late word is refused: the reaper took the job.
+    # Its late report is refused: the reaper has reclaimed the job.
     late = httpx.post(
         f"{site[0].url}/flare/v1/workers/ack",
         json={"worker_id": error.worker_id, "job_id": job_id, "status": "succeeded"},

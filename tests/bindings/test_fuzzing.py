@@ -1,6 +1,6 @@
 """Random and mutated bytes at AGQ and Rota: no crash, no hang, no growth.
 
-A few hundred cases with a fixed seed each time; `FUZZ_SECONDS=60` goes on for a minute instead,
+A few hundred cases with a fixed seed each time; `FUZZ_SECONDS=60` runs for a minute instead,
 from another seed, which it prints.
 """
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 CASES = 250
 MOST_GROWTH = 64 * 2**20
-"""Bytes a server may have grown by the buffers it was made to fill, however long it takes."""
+"""Bytes by which a server may have grown through filled buffers, however long it runs."""
 JOB = "01931f6c-0000-7000-8000-000000000000"
 ODD = [
     *(None, True, -1, 0, 1.5, 2**31, 2**53, 2**63, 10**30, -(2**64), 1e308, "", "\0", "\ud800"),
@@ -39,7 +39,7 @@ NESTED = "[" * 5_000
 
 
 class Fuzz(random.Random):
-    """Breaks what it is given."""
+    """Mutates data."""
 
     def bytes_like(self, data: bytes) -> bytes:
         broken = bytearray(data)
@@ -63,7 +63,7 @@ class Fuzz(random.Random):
         return bytes(broken)
 
     def document_like(self, value: object) -> object:
-        """The JSON value with parts of it replaced, left out or repeated."""
+        """The JSON value with parts replaced, omitted or repeated."""
         if self.random() < 0.08:
             return self.choice(ODD)
         if isinstance(value, dict):
@@ -83,7 +83,7 @@ class Fuzz(random.Random):
 
 
 def for_a_while(cases=CASES):
-    """The cases of a short run, or of as many seconds as were asked for."""
+    """The cases of a short run, or of the requested number of seconds."""
     seed = secrets.randbits(32) if SECONDS else 20261121
     print(f"seed {seed}")
     fuzz, ends = Fuzz(seed), time.monotonic() + SECONDS
@@ -96,7 +96,7 @@ def for_a_while(cases=CASES):
 
 @pytest.fixture
 def serve(transactional_db, tmp_path):
-    """Start a server that must live through it, and be as large afterwards as before."""
+    """Start a server that must survive the test without growing."""
 
     @contextlib.contextmanager
     def start(command, mark, **options):
@@ -112,7 +112,7 @@ def serve(transactional_db, tmp_path):
 
 
 def say(port: int, *parts: bytes, hears: bytes = b"") -> bytes:
-    """Send these bytes and return what comes until it has been quiet for a moment."""
+    """Send these bytes and return what arrives until it has been quiet for a moment."""
     heard = b""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
         client.settimeout(PATIENCE if hears else 0.02)
@@ -257,7 +257,7 @@ def rota_messages(fuzz: Fuzz) -> list[bytes]:
 
 def test_rota_outlives_whatever_frames_come(serve):
     port = processes.free_port()
-    # Of another worker: a connection before it, still being worked on, would replace it.
+    # A different worker: a previous connection, still being handled, would replace it.
     sane = frame(Fuzz(1), json.dumps(REGISTRATION).replace("fuzz-1", "sane").encode())
     engine.register_specs({"email.send": "v1", "video.cut": "v1"})
     jobs.enqueue_many({"type": "email.send", "args": [number]} for number in range(500))
@@ -272,6 +272,6 @@ def test_rota_outlives_whatever_frames_come(serve):
             if number % 50 == 49:
                 assert b"matching" in say(port, HANDSHAKE, sane, hears=b"matching")
                 before = before or process.memory_info().rss
-        # Connections that were left half open end with their silence.
+        # Half-open connections end when their silence is detected.
         eventually(lambda: not process.net_connections("tcp")[1:])
         assert grown(process, before) < MOST_GROWTH

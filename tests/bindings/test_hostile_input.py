@@ -1,6 +1,6 @@
-"""Whatever is sent, the answer is one of ours: a 4xx in the OJS form, and nothing half-stored.
+"""Whatever is sent, the response is a 4xx in the OJS form, and nothing is half-stored.
 
-Malformed, absurd and gigantic bodies, and odd ones that must come back the same
+Malformed, absurd and gigantic bodies, and odd ones that must be returned unchanged
 (JSON format §2.3, §8.1, §13; HTTP §6.1, §16).
 """
 
@@ -43,11 +43,11 @@ def as_doubles(text: str | bytes) -> object:
 
 
 def job_with(text: str) -> bytes:
-    """A good job whose arguments hold `text`, a piece of JSON."""
+    """A valid job whose arguments contain `text`, a piece of JSON."""
     return b'{"type":"email.send","args":[' + text.encode("utf-8", "surrogatepass") + b"]}"
 
 
-# Not JSON, or not the JSON we can keep
+# Not JSON, or JSON that cannot be stored
 
 MALFORMED = {
     "nothing closed": b"{",
@@ -134,7 +134,7 @@ def test_no_endpoint_stumbles_over_an_empty_object(api, path):
     assert stored() == 0
 
 
-# JSON that is odd, but means something: it comes back the same
+# Unusual but valid JSON: it is returned unchanged
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def nested(levels: int, inside: str = "") -> str:
 
 
 @pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
-def test_what_is_accepted_can_be_told_again_everywhere(api, levels):
-    """Every reply puts a few levels of its own around the job."""
+def test_what_is_accepted_can_be_returned_everywhere(api, levels):
+    """Every response adds a few levels around the job."""
     args = nested(levels - 1).encode()
     job_id = api.send("jobs", b'{"type":"a","args":%s,"x":%s}' % (args, args)).json()["job"]["id"]
     details = nested(levels - 3).encode()
@@ -237,7 +237,7 @@ def test_what_is_accepted_can_be_told_again_everywhere(api, levels):
 
 
 @pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
-def test_a_deep_result_can_be_told_again(api, levels):
+def test_a_deep_result_can_be_returned(api, levels):
     job = JobFactory(active=True)
     result = nested(levels - 1).encode()
 
@@ -307,7 +307,7 @@ def test_the_sites_own_limit_on_bodies_does_not_matter(api, settings):
 
 @every_post
 def test_a_gigantic_body_is_refused_before_it_is_read(api, path):
-    """By its announcement alone: there is no body here."""
+    """By its announced length alone: there is no body here."""
     reply = api.send(path, b"{}", CONTENT_LENGTH=str(10**12))
 
     assert reply.status_code == 413
@@ -315,7 +315,7 @@ def test_a_gigantic_body_is_refused_before_it_is_read(api, path):
 
 
 def test_a_body_somewhat_too_big_is_read_to_its_end(api, settings):
-    """Its sender may look for the answer only then."""
+    """Its sender may read the response only then."""
     settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 100_000}
     body = io.BytesIO(b" " * 400_000)
 
@@ -339,7 +339,7 @@ def raw(api, body: bytes, **environ):
 
 
 def test_a_chunked_body_is_read_to_its_end(api):
-    """It announces no length; the server says that it ends by itself."""
+    """It announces no length; the server reports that it ends by itself."""
     reply = raw(api, job_with("1"), **{"wsgi.input_terminated": True})
 
     assert reply.status_code == 201

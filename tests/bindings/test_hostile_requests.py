@@ -1,6 +1,6 @@
-"""Junk in headers and URLs, and thousands of random requests: never our fault (HTTP §16).
+"""Junk in headers and URLs, and thousands of random requests: never a 5xx (HTTP §16).
 
-The answer is always one of ours: a 4xx in the OJS form.
+The response is always a 4xx in the OJS form.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ documents = st.recursive(
 
 @pytest.fixture
 def a_worker_with_a_job(db):
-    """Something that random requests may hit."""
+    """A worker with a job, which random requests may affect."""
     return JobFactory(active=True, id=ID)
 
 
@@ -307,7 +307,7 @@ def test_random_bytes_are_never_our_fault(api, body, path):
 
 
 def test_an_error_reply_is_no_bigger_than_it_must_be(api):
-    """What was sent is not sent back in full."""
+    """The request is not returned in full."""
     reply = OJSClient().get("/ojs/v1/jobs/" + "x" * 8000)
 
     assert len(reply.content) < 100_000

@@ -1,4 +1,4 @@
-"""Checkpoints on the wire (OJS durable execution §4 to §7)."""
+"""Checkpoints over HTTP (OJS durable execution §4 to §7)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_another_worker_and_an_older_attempt_are_refused(api):
 
 
 def test_what_an_older_attempt_saves_never_replaces_a_newer_ones(api):
-    """Its guard was read before the newer attempt's checkpoint was committed."""
+    """The guard was read before the newer attempt's checkpoint was committed."""
     job = held(attempt=1)
     Checkpoint.objects.create(job_id=job.pk, state="newer", attempt=2)
 

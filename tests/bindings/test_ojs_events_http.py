@@ -1,4 +1,4 @@
-"""What happened, over HTTP: in order, filtered, and read on from a cursor (OJS events §6)."""
+"""The record of events over HTTP: in order, filtered, and from a cursor (OJS events §6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.ojs_client import refusal
 # Events (OJS events §6.4)
 
 
-def test_what_happened_is_told_in_order(api):
+def test_events_are_listed_in_order(api):
     job_id = api.pushed(type="email.send", queue="email")
     api.fetch("email", worker_id="worker-1")
     api.ack(job_id, worker_id="worker-1")
@@ -91,7 +91,7 @@ def test_an_empty_record_has_no_cursor(api):
     ],
 )
 def test_events_are_filtered(api, filters, expected):
-    """All filters must hold; within one, any of its values (events §6.1)."""
+    """All filters must match; within one, any of its values (events §6.1)."""
     api.pushed(type="email.send", queue="email")
     cancelled = api.pushed(type="invoice.send", queue="billing")
     api.fetch("email", worker_id="worker-1")

@@ -1,4 +1,4 @@
-"""What holds for every endpoint: codes, headers, media types, errors (HTTP §3 to §6, §16, §19)."""
+"""Common to all endpoints: codes, headers, media types, errors (HTTP §3 to §6, §16, §19)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_what_is_no_endpoint_is_not_found_in_the_ojs_form(api, method, path):
 
 @pytest.mark.parametrize("path", ["/ojs/v1/jobs", "/ojs/v1/webhooks", "/ojs/v1/workers/fetch"])
 def test_no_csrf_token_is_asked_for(api, path):
-    """A client is no browser: Django's page about tokens would mean nothing to it."""
+    """A client is not a browser: Django's page about tokens would mean nothing to it."""
     reply = OJSClient().post(path)
     strict = type(api)()
     strict.handler.enforce_csrf_checks = True
@@ -345,7 +345,7 @@ def test_health_says_ok_once_a_reaper_runs(api):
 # Test hooks
 
 
-def test_nobody_can_reset_a_real_server(api):
+def test_a_real_server_cannot_be_reset(api):
     JobFactory()
 
     assert api.send("admin/reset").status_code == 404

@@ -29,7 +29,7 @@ def report(api, job, **body):
     return reply.json()
 
 
-def test_progress_is_kept_and_told_with_its_data(api, job):
+def test_progress_is_kept_and_returned_with_its_data(api, job):
     assert api.see(f"jobs/{job.pk}/progress").json() == {
         "job_id": str(job.pk),
         "state": "active",
@@ -101,7 +101,7 @@ def test_the_next_attempt_starts_afresh_and_a_failure_keeps_what_was_said(api):
 
 
 def test_many_reports_in_a_second_leave_one_event_and_the_last_value(api, job, monkeypatch):
-    # An hour, for ten requests may take longer than a second.
+    # An hour, because ten requests may take longer than a second.
     monkeypatch.setattr("jobs.engine.progress.EVENTS_EVERY", timedelta(hours=1))
     for step in range(10):
         report(api, job, progress=step / 10)
@@ -224,7 +224,7 @@ def test_beyond_the_waiters_there_may_be_a_stream_tells_how_it_stands(api, job, 
 
 
 BEFORE = "attempt, value, data, message, checkpoint, updated_at, told_at"
-"""The columns that servers of the release before name."""
+"""The columns that servers of the previous release use."""
 
 
 def test_servers_of_the_release_before_write_reports_that_are_read(api, job):

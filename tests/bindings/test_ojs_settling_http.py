@@ -1,4 +1,4 @@
-"""ACK and FAIL on the wire: single, in lists, and carried by a fetch (OJS HTTP §10.2, §10.3)."""
+"""ACK and FAIL over HTTP: single, in lists, and as part of a fetch (OJS HTTP §10.2, §10.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERROR = {"code": "handler_error", "message": "SMTP connection refused"}
 pytestmark = pytest.mark.django_db
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
-"""The id of no job; the same in every test process, for it names the tests."""
+"""The id of no job; the same in every test process, because it is part of test names."""
 
 
 def held(**traits) -> Job:
@@ -31,7 +31,7 @@ def state_of(job: Job) -> str:
     return job.state
 
 
-# Acks and nacks carried by a fetch
+# Acks and nacks in a fetch
 
 
 def test_a_fetch_carries_the_outcomes_of_finished_jobs(api):
@@ -209,7 +209,7 @@ def test_an_older_attempt_is_refused(api, path):
 @pytest.mark.parametrize(
     ("job_id", "status"), [(NOBODY, 404), ("job_1", 400), ("", 400), (7, 400), (None, 400)]
 )
-def test_a_job_that_cannot_be_is_told_apart_from_one_that_is_not(api, path, job_id, status):
+def test_a_malformed_job_id_is_distinguished_from_an_unknown_one(api, path, job_id, status):
     reply = api.send(path, {"job_id": job_id, "error": ERROR})
 
     assert reply.status_code == status
@@ -420,7 +420,7 @@ def test_the_manifest_declares_the_extensions(api):
     assert manifest["conformance_tier"] == "runtime"
 
 
-# Who may settle without saying who he is (§5.6; docs/architecture.md)
+# Settling without a worker id (§5.6; docs/architecture.md)
 
 
 def settle(client, path, job, **said):

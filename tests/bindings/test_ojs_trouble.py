@@ -1,4 +1,4 @@
-"""When the database is away, when we have a bug, and when the host site has habits of its own."""
+"""An unavailable database, bugs in the server, and unusual settings of the host site."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUESTS = [
 
 @pytest.fixture
 def broken(request):
-    """Every statement fails, in the way the test names."""
+    """Every statement fails, in the way that the test names."""
 
     def fail(execute, sql, parameters, many, context):
         raise request.param(SECRET)
@@ -83,13 +83,13 @@ def test_a_bug_is_answered_in_the_ojs_form_and_gives_nothing_away(api, broken, m
     assert b"hunter2" not in reply.content
 
 
-# Inside somebody else's site
+# Inside a host site
 
 
 @pytest.fixture
 def atomic_requests(transactional_db, settings, monkeypatch):
     """A site that begins a transaction for each request, in each of its databases."""
-    # It has not the stand-alone project's way past Django's handler, which begins it.
+    # Without the stand-alone project's bypass around Django's handler, which begins it.
     settings.MIDDLEWARE = [each for each in settings.MIDDLEWARE if "ProtocolMiddleware" not in each]
     for database in connections.all():
         monkeypatch.setitem(database.settings_dict, "ATOMIC_REQUESTS", True)
@@ -149,7 +149,7 @@ def test_the_sites_own_rest_framework_settings_change_nothing(api, settings, fas
 
 
 def test_a_key_is_no_user_of_the_site(rf, db):
-    """What of the site looks at a request afterwards finds whom it had found before."""
+    """Later code of the site still finds the user that it found before."""
     _, key = make_key("producer", scopes=["produce"])
     for method, path in (("GET", "/ojs/v1/queues"), ("POST", "/ojs/v1/jobs")):
         request = rf.generic(method, path, headers={"Authorization": f"Bearer {key}"})
@@ -172,7 +172,7 @@ def test_the_sites_upload_limits_and_slashes_change_nothing(api, settings):
 
 
 def test_a_visitor_who_is_logged_in_has_no_more_rights(client, admin_client, db):
-    """The admin's session is not a key: else any page could make a visitor's browser enqueue."""
+    """The admin's session is not a key: otherwise any page could make a browser enqueue."""
     for visitor in (client, admin_client):
         reply = visitor.post("/ojs/v1/jobs", b'{"type":"a","args":[]}', content_type="text/plain")
         assert reply.status_code == 401

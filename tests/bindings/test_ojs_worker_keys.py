@@ -36,7 +36,7 @@ EACH_CALL = pytest.mark.parametrize(
 
 @pytest.fixture
 def with_key(db, settings):
-    """Clients of a server that serves nobody without a key: `with_key(scopes=["work"])`."""
+    """Clients of a server that requires keys: `with_key(scopes=["work"])`."""
     settings.OJS = {}
 
     def client(**fields):
@@ -115,8 +115,8 @@ def test_a_key_for_a_label_makes_no_other_worker_known(with_key, labels):
 
 @EACH_CALL
 @pytest.mark.parametrize("labels", [None, ["stable"]])
-def test_a_key_for_a_label_speaks_for_nobody_else(with_key, path, body, labels):
-    """Not by keeping silent about labels either, nor by giving another's worker the label."""
+def test_a_key_for_a_label_cannot_act_for_other_workers(with_key, path, body, labels):
+    """Neither without sending labels, nor by giving the label to another's worker."""
     if labels is not None or path in ("workers/register", "workers/heartbeat"):
         WorkerFactory(worker_id="w", labels=labels or [], last_heartbeat_at=ago(20))
 

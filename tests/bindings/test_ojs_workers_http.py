@@ -1,4 +1,4 @@
-"""The worker endpoints on the wire (OJS HTTP §10, worker protocol §3 to §6)."""
+"""The worker endpoints over HTTP (OJS HTTP §10, worker protocol §3 to §6)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_fields_we_do_not_know_are_no_error(api):
 
 
 def test_a_registration_that_names_no_start_is_that_of_a_new_process(api):
-    """Of a container, say, where the next process has the same host name and pid."""
+    """For example a container's replacement, with the same host name and pid."""
     anonymous = {
         name: it for name, it in REGISTRATION.items() if name not in ("started_at", "labels")
     }
@@ -278,7 +278,7 @@ def test_a_directive_is_relayed_in_the_reply(api, directive):
     assert document["state"] == document["directive"] == directive
 
 
-def test_jobs_that_are_lost_are_told(api):
+def test_a_heartbeat_lists_lost_jobs(api):
     lost = str(uuid4())
 
     document = api.send("workers/heartbeat", {"worker_id": "w", "active_jobs": [lost]}).json()
@@ -487,7 +487,7 @@ def test_health_says_for_how_long_the_reaper_has_been_silent(api):
     assert reply.json()["reaper"]["message"].startswith("The reaper has not run for 40")
 
 
-# What it costs (docs/architecture.md)
+# Queries (docs/architecture.md)
 
 
 @pytest.mark.postgres

@@ -199,7 +199,7 @@ def graph(**edges):
 
 
 def test_a_graph_runs_each_step_when_what_it_depends_on_is_done(api):
-    """The diamond of HTTP §14.1, which names no type."""
+    """The diamond of HTTP §14.1, which has no type."""
     diamond = create(
         api,
         name="diamond",
@@ -384,7 +384,7 @@ def test_the_progress_of_a_chain_counts_the_step_that_runs(api):
 
 
 def test_a_large_group_is_made_and_finished_in_sets(api, django_assert_max_num_queries):
-    # SQLite takes twenty jobs in a statement, PostgreSQL a thousand.
+    # SQLite stores twenty jobs per statement, PostgreSQL a thousand.
     on_postgres = connection.vendor == "postgresql"
     with django_assert_max_num_queries(30 if on_postgres else 140):
         group = create(api, type="group", jobs=[job()] * 2_000)

@@ -1,4 +1,4 @@
-"""How large a request may be, and how it may be packed (OJS payload limits)."""
+"""Sizes and compression of requests (OJS payload limits)."""
 
 from __future__ import annotations
 

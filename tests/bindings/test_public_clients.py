@@ -1,6 +1,6 @@
-"""What the public Python, JavaScript, Go and Ruby SDKs send, and what each can read of our replies.
+"""The requests of the public Python, JavaScript, Go and Ruby SDKs, and what they can read.
 
-The stories are told once with each of them, as `tests.sdks` describes them.
+Each scenario runs once with each SDK, as `tests.sdks` describes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sdk(request, db, settings) -> Sdk:
     return client
 
 
-# The stories
+# Scenarios for all SDKs
 
 
 def test_a_job_from_beginning_to_end(sdk):
@@ -49,7 +49,7 @@ def test_a_job_from_beginning_to_end(sdk):
 
 
 def test_an_unsigned_ack_is_accepted_and_marked(sdk):
-    """No SDK says in an ACK who it is."""
+    """No SDK sends its worker id in an ACK."""
     job = sdk.enqueue()
     sdk.fetch()
 
@@ -60,7 +60,7 @@ def test_an_unsigned_ack_is_accepted_and_marked(sdk):
 
 @pytest.mark.parametrize("code", ["handler_error", "timeout", "handler_not_found", "cancelled"])
 def test_a_failed_job_is_tried_again_and_brings_its_history(sdk, code):
-    """Each SDK has codes of its own; unknown ones must be accepted."""
+    """Each SDK has its own codes; unknown ones must be accepted."""
     job = sdk.enqueue()
     sdk.fetch()
 
@@ -77,7 +77,7 @@ def test_a_failed_job_is_tried_again_and_brings_its_history(sdk, code):
     assert again["errors"][0]["code"] == code
 
 
-def test_a_failure_may_be_told_with_the_least(sdk):
+def test_a_failure_may_be_reported_with_the_least(sdk):
     job = sdk.enqueue()
     sdk.fetch()
 
@@ -103,7 +103,7 @@ def test_a_heartbeat_extends_and_adopts_the_jobs_it_names(sdk):
 
     held = Job.objects.get()
     assert held.reserved_until > before
-    # The Ruby SDK fetches without a name, so its first heartbeat says who runs the job.
+    # The Ruby SDK fetches without a worker id, so its first heartbeat names the job's worker.
     assert held.reserved_by == sdk.worker_id
 
 
@@ -221,7 +221,7 @@ ERRORS: dict[str, tuple[int, str, Callable[[Sdk], Any]]] = {
 
 @pytest.mark.parametrize("kind", list(ERRORS))
 def test_errors_can_be_mapped_by_status_and_by_code(sdk, kind):
-    """JavaScript parses every reply, Python and Go go by the code, Ruby by the status."""
+    """JavaScript parses every reply, Python and Go use the code, Ruby by the status."""
     status, code, request = ERRORS[kind]
     method, path, body = request(sdk)
 
@@ -245,7 +245,7 @@ def test_errors_can_be_mapped_by_status_and_by_code(sdk, kind):
         assert type(error["details"]["resource_id"]) is str
 
 
-# What only one of them does
+# Particularities of single SDKs
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Queues told what to do: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
+"""Operations on queues: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_purge_must_be_confirmed_and_spares_active_jobs(api):
     ]
 
 
-def test_a_queue_with_unfinished_jobs_is_not_deleted_unless_told_what_becomes_of_them(api):
+def test_a_queue_with_unfinished_jobs_is_deleted_only_with_a_decision_about_them(api):
     api.pushed(queue="old")
     assert delete(api, "queues/old", {"strategy": "reject"}).status_code == 409
 
@@ -267,8 +267,8 @@ def test_statistics_tell_what_happened_in_the_last_hour(api):
 
 
 @pytest.mark.parametrize("path", ["stats", "pause", "resume"])
-def test_a_public_client_is_told_the_queue_by_its_name(api, path):
-    """What the Go SDK decodes; plain users get an object."""
+def test_a_public_client_sees_the_queue_under_its_own_name(api, path):
+    """The name, which the Go SDK reads; plain users get an object."""
     QueueFactory(name="mail")
     method = "get" if path == "stats" else "post"
 
@@ -292,7 +292,7 @@ def begin_maintenance(api):
 
 
 @pytest.mark.parametrize("close", [close_the_queue, drain_the_queue, begin_maintenance])
-def test_a_workflow_that_is_under_way_goes_on_whatever_new_jobs_are_told(api, close):
+def test_a_running_workflow_continues_while_new_ones_are_refused(api, close):
     steps = [{"type": "a", "args": []}, {"type": "b", "args": [], "options": {"queue": "slow"}}]
     flow = {"type": "chain", "steps": steps}
     assert api.send("workflows", flow).status_code == 201
@@ -315,7 +315,7 @@ def set_default(api, **config):
 
 
 def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
-    """OJS queue configuration §7: its first job, too; queues there are stay as they are."""
+    """OJS queue configuration §7: applies to the first job, too; existing queues are unchanged."""
     api.pushed(options={"queue": "old"})
     assert set_default(api, **POLICY).json()["config"] == POLICY
     assert api.see("queues/_default/config").json()["config"] == POLICY
@@ -330,7 +330,7 @@ def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
     assert len(api.fetch("new", count=10)) == 2
 
 
-def test_what_a_queue_is_told_itself_goes_over_the_default_policy(db, api):
+def test_a_queues_own_setting_overrides_the_default_policy(db, api):
     set_default(api, **POLICY, rate_limit={"limit": 5, "period": "PT1M"})
 
     api.send("queues", {"name": "own", "config": {"default_timeout": 5}})

@@ -20,7 +20,7 @@ HOUR = {"limit": 2, "period": "PT1H"}
 
 def limited(api, key="stripe", **policy) -> str:
     job = {name: policy.pop(name) for name in ("queue", "priority", "type") if name in policy}
-    # What fails comes again long after the test.
+    # Retries are due long after the test.
     job["retry"] = {"initial_interval": "PT1H", "max_interval": "PT1H", "jitter": False}
     return api.pushed(**job, rate_limit={"key": key} | policy)
 
@@ -35,7 +35,7 @@ def kinds(prefix: str) -> list[str]:
 
 
 def rewind(seconds: float) -> None:
-    """Let the starts a partition remembers be so much older."""
+    """Make the starts that a partition remembers older by this much."""
     row = RateLimit.objects.get()
     rate = row.policy.get("rate")
     if rate:

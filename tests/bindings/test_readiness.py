@@ -1,4 +1,4 @@
-"""Readiness apart from liveness: what a balancer asks before it sends requests."""
+"""Readiness, as opposed to liveness: checked by a balancer before it sends requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATHS = ["/ojs/v1/ready", "/ready"]
 
 @pytest.fixture
 def ready(transactional_db: None, api: Any) -> Any:
-    """It is asked for on another connection, which the transaction of a test would block."""
+    """Checked on another connection, which the transaction of a test would block."""
     return api
 
 
@@ -94,7 +94,7 @@ def test_a_standby_is_not_ready(ready):
 
 @pytest.fixture
 def silent_database(ready: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """New connections reach a machine that takes what it is sent and says nothing."""
+    """New connections reach a machine that accepts data and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         with monkeypatch.context() as elsewhere:
@@ -107,7 +107,7 @@ def silent_database(ready: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.mark.postgres
 def test_a_database_that_never_answers_is_an_obstacle_in_time(silent_database, ready):
-    """Asked again meanwhile, it is one thread that waits."""
+    """Repeated checks meanwhile share one waiting thread."""
     for _ in range(2):
         assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
 
@@ -124,7 +124,7 @@ def test_a_server_that_was_asked_to_end_takes_no_more(ready, monkeypatch):
 
 
 def test_a_server_that_ends_is_no_longer_ready(tmp_path, database_url):
-    """It hears of the signal, although the handler is the web server's own."""
+    """It notices the signal, although the handler is the web server's own."""
     environment = processes.environment(database_url)
     command = [sys.executable, "-c", SERVER]
     with processes.running(command, tmp_path / "log", environment) as started:

@@ -1,6 +1,6 @@
 """Rota workers on real servers, `runrota` and the ASGI server.
 
-They register, are given work, report, fall silent and leave.
+They register, get work, report, fall silent and leave.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Rota:
         return message
 
     def hear(self, kind):
-        """The next message of this kind; others in between are read over."""
+        """The next message of this kind; others in between are skipped."""
         while (message := self.read())["type"] != kind:
             pass
         return message
@@ -98,11 +98,11 @@ class Rota:
         return self.hear("heartbeat")
 
     def send_bytes(self, part):
-        """Write to the connection past the WebSocket."""
+        """Write to the connection directly, bypassing the WebSocket."""
         self._loop.call_soon_threadsafe(self.socket.transport.write, part)
 
     def close_code(self, given=None):
-        """The code that the server closes with, or None; ids of jobs that come before are added."""
+        """The server's close code, or None; ids of jobs that arrive before are added."""
         with pytest.raises(websockets.ConnectionClosed) as closed:
             while True:
                 message = self.read()
@@ -114,16 +114,16 @@ class Rota:
         self._wait(self.socket.close())
 
     def abort(self):
-        """Go without a word, so that the server has nothing more to write for it."""
+        """Disconnect abruptly, so that the server has nothing more to write."""
         self._loop.call_soon_threadsafe(self.socket.transport.abort)
         self._wait(self.socket.wait_closed())
 
 
 @pytest.fixture
 def connecting():
-    """Returns how to connect to the server on a port; every connection is closed in the end."""
+    """Returns a function that connects to a port; connections are closed after the test."""
     with contextlib.ExitStack() as stack:
-        # In a thread, for a server that ends expects to be answered.
+        # In a thread, because a server that stops expects an answer.
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()
@@ -163,7 +163,7 @@ def start(request, django_db_setup, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(start):
-    """A server that is open to everybody, for the whole file."""
+    """A server that is open to everyone, for the whole file."""
     with start(ALLOW_ANONYMOUS=1) as process:
         yield process
         assert process.process.poll() is None, process.output
@@ -171,7 +171,7 @@ def served(start):
 
 @pytest.fixture
 def connect(served, transactional_db, connecting):
-    """Returns how to connect to the server, which has the specs registered."""
+    """Returns a function that connects to the server, which has the specs registered."""
     engine.register_specs(SPECS)
     return functools.partial(connecting, served.port)
 
@@ -583,7 +583,7 @@ def test_a_worker_is_sent_away_when_its_server_ends_and_finds_its_jobs_at_the_ne
         worker.register(wanted=500)
         emails(100)
         given = {worker.hear("assignment")["job"]["id"]}
-        # More come while it ends.
+        # More arrive while it stops.
         process.process.terminate()
         emails(100)
         assert worker.close_code(given) == 1001
@@ -598,7 +598,7 @@ def test_a_worker_is_sent_away_when_its_server_ends_and_finds_its_jobs_at_the_ne
     assert set(states) <= {"active", "available"}
     assert sum(states.values()) == 200
     assert {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)} <= given
-    # No attempt is counted of what never reached it.
+    # An attempt that never reached the worker is not counted.
     assert not Job.objects.filter(state="available", attempt=1, attempt_counted=False).exists()
 
 
@@ -628,7 +628,7 @@ def test_a_worker_that_stops_in_mid_sentence_is_silent(start, connecting, transa
         worker = connecting(process.port)
         worker.register()
 
-        # A text frame of 100 bytes, masked with zeros, of which some come.
+        # Part of a text frame of 100 bytes, masked with zeros.
         worker.send_bytes(b"\x81\xe4\x00\x00\x00\x00" + b'{"type": "heart')
 
         assert worker.close_code() == 4408
@@ -691,7 +691,7 @@ def test_without_a_key_the_handshake_is_refused(start, connecting):
 
         worker = connect(Authorization=f"Bearer {key}")
         assert worker.register()["registered"] == "rota-1"
-        # And it ends cleanly, with a worker connected.
+        # And it stops cleanly, with a worker connected.
         assert process.terminate() == 0
 
 
@@ -779,7 +779,7 @@ def test_the_schema_promises_what_is_taken_and_no_more(message, beyond):
 
 
 def test_what_the_server_says_follows_the_schema(connect):
-    """Everything any test of this file hears is checked; here is one of each kind."""
+    """Every message in this file is validated; here is one of each kind."""
     jobs.enqueue("email.send", [1])
     worker = connect()
     worker.register(wanted=1)
@@ -815,5 +815,5 @@ def test_a_handshake_while_the_database_is_away_is_answered_503(
                 connecting(served.port, Authorization=f"Bearer {key}")
 
     assert [met.value.response.status_code for met in (away, back)] == [503, 401]
-    # Unreachable, or restarting: it depends on what the connection met first.
+    # Unreachable or restarting, depending on what the connection met first.
     assert away.value.response.body.decode().startswith("The database is ")

@@ -1,4 +1,4 @@
-"""Where Rota is served beside the HTTP endpoints, as the ASGI server's manifest says."""
+"""The address of Rota beside the HTTP endpoints, in the ASGI server's manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def manifest(port):
 
 
 def handshake(port):
-    """What a handshake is answered: 101, or the refusal's status."""
+    """The status of a handshake: 101, or that of the refusal."""
 
     async def opened():
         try:

@@ -1,4 +1,4 @@
-"""Which pages may open a WebSocket: without a key, those of this site alone."""
+"""Pages that may open a WebSocket without a key: only those of this site."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def served(request, django_db_setup, tmp_path_factory):
 
 
 def status(port: int, origin: str | None, **headers: str) -> int:
-    """What a handshake is answered: 101, or the refusal's status."""
+    """The status of a handshake: 101, or that of the refusal."""
 
     async def handshake() -> int:
         url = f"ws://127.0.0.1:{port}/work"

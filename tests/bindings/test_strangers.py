@@ -1,4 +1,4 @@
-"""Where no key is asked for, the pages of other sites get nowhere; a key may come from anywhere."""
+"""Without required keys, pages of other sites are refused; a key may come from anywhere."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_host_that_is_not_ours_is_refused(open_to_all, named, path, caplog):
 
 
 @pytest.mark.parametrize("host", ["jobs.example.com", "jobs.example.com:8000", "a.internal"])
-def test_hosts_of_ours_are_served(open_to_all, named, host):
+def test_allowed_hosts_are_served(open_to_all, named, host):
     assert open_to_all.get("/ojs/manifest", HTTP_HOST=host).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""What a site does not switch on costs it nothing: no import beyond its declaration."""
+"""Features that are switched off cost nothing: no import beyond their declaration."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def test_optional_protocols_and_test_hooks_are_not_imported_where_they_are_off()
 
 
 def test_test_hooks_are_loaded_at_the_start_where_they_are_on():
-    """Not with the first reset, which may come to another server process."""
+    """Not with the first reset, which may reach another server process."""
     assert printed(LOADED, CONFORMANCE_MODE=1) == "True"

@@ -96,7 +96,7 @@ def test_redis_clients_speak_to_agq_over_tls(agq, authority):
 
 
 @pytest.mark.slow
-def test_a_renewed_certificate_is_used_at_once_when_the_server_is_told(agq, authority):
+def test_a_renewed_certificate_is_used_at_once_after_the_signal(agq, authority):
     first = serial(authority.context(), agq.port)
     url = f"rediss://{HOST}:{agq.port}"
     with redis.Redis.from_url(url, ssl_ca_certs=str(authority.root)) as client:
@@ -104,7 +104,7 @@ def test_a_renewed_certificate_is_used_at_once_when_the_server_is_told(agq, auth
         second = authority.issue()
         os.kill(agq.process.pid, signal.SIGHUP)
         eventually(lambda: serial(authority.context(), agq.port) == second)
-        assert client.ping()  # on the connection that it has
+        assert client.ping()  # on its existing connection
 
     assert first != second
 

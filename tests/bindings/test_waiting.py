@@ -1,4 +1,4 @@
-"""Under WSGI, requests that wait hold a thread each: all kinds share the places there are."""
+"""Under WSGI, waiting requests hold a thread each: all kinds share the same places."""
 
 from __future__ import annotations
 

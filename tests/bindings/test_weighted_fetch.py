@@ -1,4 +1,4 @@
-"""Fetches that weigh their queues, so that none is starved (OJS priority §7.2)."""
+"""Weighted fetches, so that no queue is starved (OJS priority §7.2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_queues_come_first_in_proportion_to_their_weights_and_each_has_its_turn(
     assert all(sorted(order) == sorted(weights) for order in orders)
     for name, weight in weights.items():
         share = sum(order[0] == name for order in orders) / len(orders)
-        # Six standard deviations: it fails by chance once in a century of runs.
+        # Six standard deviations: a failure by chance takes a century of runs.
         assert abs(share - weight / 8) < 0.05, name
 
 

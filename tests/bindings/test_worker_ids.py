@@ -1,4 +1,4 @@
-"""Two projects, one worker id, at once: over all four protocols, and between each pair of them.
+"""Two projects with the same worker id: over all four protocols, and between each pair of them.
 
 The servers of AGQ and Rota are real processes, those of OJS and Flare answer in this one.
 """
@@ -32,20 +32,20 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 PROTOCOLS = protocol_clients.PROTOCOLS
 ID = "worker-1"
 FIRST, SECOND = "acme", "umbrella"
-"""The project whose worker registers first has the plain id."""
+"""The project whose worker registers first gets the plain id."""
 NAMES = {FIRST: ID, SECOND: f"{SECOND}@/{ID}"}
 
 
 @pytest.fixture(scope="module")
 def ports(django_db_setup, tmp_path_factory):
-    """Where the servers of AGQ and Rota listen."""
+    """Ports of the servers of AGQ and Rota."""
     folder = tmp_path_factory.mktemp("servers")
     ports = {"agq": processes.free_port(), "rota": processes.free_port()}
     environment = processes.environment(
         url_of_test_database(),
         AGQ_PORT=ports["agq"],
         ROTA_PORT=ports["rota"],
-        # No worker here is silent but by the story: the machine may be slow.
+        # No worker here is silent unless the scenario says so: the machine may be slow.
         ROTA_HEARTBEAT_TIMEOUT=600,
         API_KEY_CACHE=0,
     )
@@ -63,7 +63,7 @@ def ports(django_db_setup, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loop():
-    """Where the connections of Rota workers live."""
+    """The event loop of the connections of Rota workers."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -75,7 +75,7 @@ def loop():
 
 @pytest.fixture
 def hire(ports, loop, transactional_db, settings):
-    """Returns how to get a registered worker of a project: `hire("agq", "acme")`."""
+    """Returns a function that registers a worker of a project: `hire("agq", "acme")`."""
     settings.OJS = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0}
     engine.register_specs(protocol_clients.SPECS)
     keys: dict[str, str] = {}
@@ -118,7 +118,7 @@ def records() -> dict[str, tuple[str, str, str]]:
 
 
 def silence(project: str) -> None:
-    """Its worker's last sign of life is longer ago than it may be."""
+    """Make its worker's last sign of life older than its timeout."""
     long_ago = ago(1) - F("heartbeat_timeout")
     assert Worker.objects.filter(project=project).update(last_heartbeat_at=long_ago)
 
@@ -170,7 +170,7 @@ def test_each_reports_on_the_jobs_of_its_own_project_alone(hire, protocol):
 
     for project, other in ((FIRST, SECOND), (SECOND, FIRST)):
         for report in ("complete", "still_holds"):
-            # Refused, or not found, in the protocol's own words.
+            # Refused, or not found, in the protocol's own form.
             with contextlib.suppress(AssertionError):
                 assert not getattr(crew[project], report)(jobs[other])
     assert holders() == NAMES, "nothing has changed"

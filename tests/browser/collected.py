@@ -1,4 +1,4 @@
-"""Files as a deployment serves them: collected, and under their hashed names."""
+"""Static files as a deployment serves them: collected, under their hashed names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
 
 
 class Collected(BaseFinder):
-    """Finds in STATIC_ROOT what the live server is asked for, and so nothing by its plain name."""
+    """Finds files only in STATIC_ROOT, and so nothing under its plain name."""
 
     def check(self, **kwargs: Any) -> list[Any]:
         return []

@@ -23,18 +23,18 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds a page may take on a busy machine."""
 
 
-# For the package, not for the session: Playwright keeps an event loop in this thread, which other
-# tests must not find there.
+# Per package, not per session: Playwright keeps an event loop in this thread, which other tests
+# must not find there.
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     if not CHROMIUM:
         pytest.skip("there is no Chromium: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api")
-    # Django takes that loop for asynchronous code.
+    # Django mistakes that loop for asynchronous code.
     with pytest.MonkeyPatch.context() as patch, playwright.sync_playwright() as driver:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -46,7 +46,7 @@ def chromium() -> Iterator[Any]:
 def live_server(django_db_setup: None) -> Iterator[LiveServer]:
     """The live server, under the content security policy that the project sends.
 
-    After the database is set up: otherwise it would meet the settings' in-memory database and
+    After the database is set up: otherwise it would use the settings' in-memory database and
     make all its threads share one SQLite connection.
     """
     server = LiveServer("localhost")
@@ -58,13 +58,13 @@ def live_server(django_db_setup: None) -> Iterator[LiveServer]:
 def browse(chromium: Any, live_server: LiveServer) -> Iterator[Callable[..., Any]]:
     """Open a page at the live server: `browse(color_scheme="dark")`.
 
-    An error in its console fails the test, and so does what the content security policy forbids.
+    An error in its console or a violation of the content security policy fails the test.
     """
     contexts: list[Any] = []
     complaints: list[str] = []
 
     def listen(message: Any) -> None:
-        # A browser asks every site for this one.
+        # A browser requests this from every site.
         is_asked_for_by_nobody = message.location["url"].endswith("/favicon.ico")
         if message.type == "error" and not is_asked_for_by_nobody:
             complaints.append(message.text)
@@ -86,7 +86,7 @@ def browse(chromium: Any, live_server: LiveServer) -> Iterator[Callable[..., Any
 
 @pytest.fixture
 def log_in(browse: Callable[..., Any], admin_user: Any) -> Callable[..., Any]:
-    """Open a page of somebody who has logged in: an administrator, or the `user` given."""
+    """Open a page as a logged-in user: an administrator, or the given `user`."""
 
     def arrive(user: Any = None, **options: Any) -> Any:
         page = browse(**options)

@@ -1,4 +1,4 @@
-"""What the pages beside the fleet and its jobs show: workflows, cron, specs, keys, the audit."""
+"""Rows for the pages besides the fleet and its jobs: workflows, cron, specs, keys, the audit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPS = Actor("ann", Source.ADMIN, "192.0.2.7")
 
 
 def etl(queue: str = "default") -> Workflow:
-    """A workflow half way: one part done, one under way, the others to come."""
+    """A workflow half way: one part done, one running, the others waiting."""
 
     def job(kind: str) -> dict[str, object]:
         return {"type": kind, "args": [], "options": {"queue": queue}}
@@ -71,7 +71,7 @@ def keep() -> None:
 
 
 def give_orders() -> int:
-    """Quiet three workers, of which two say so; return the action in the audit."""
+    """Quiet three workers, of which two report it; return the action in the audit."""
     named = Worker.objects.filter(pk__in=["web-10", "web-11", "web-12"])
     given = fleet.order(named, WorkerState.QUIET, actor=OPS, reason="New disks")
     Worker.objects.filter(pk__in=["web-10", "web-11"]).update(

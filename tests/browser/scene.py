@@ -1,4 +1,4 @@
-"""A fleet at work: what the pages are looked at with, and what `docs/pictures` shows."""
+"""A fleet at work: the data of the pages in the tests and in `docs/pictures`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _a_fleet() -> None:
             concurrency=10,
             started_at=ago(7000 + 100 * number),
             last_heartbeat_at=ago(number % 5),
-            heartbeat_timeout=timedelta(hours=1),  # nobody beats while the pages are looked at
+            heartbeat_timeout=timedelta(hours=1),  # no heartbeats while the pages are open
             jobs_done=1800 + 37 * number,
             jobs_failed=number % 4,
         )

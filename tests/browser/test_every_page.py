@@ -1,6 +1,6 @@
-"""Every page, in a real browser: it obeys the policy, fits its window, and can be read.
+"""Every page, in a real browser: it obeys the policy, fits its window, and is legible.
 
-To look at them:  OJS_TEST_PICTURES=/tmp/pages python -m pytest tests/browser/test_every_page.py
+To view them:  OJS_TEST_PICTURES=/tmp/pages python -m pytest tests/browser/test_every_page.py
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clie
 # A change of colours is gradual.
 SETTLE = "document.getAnimations().forEach(each => each.finish())"
 
-# Contrast of text and background as WCAG 2.2 §1.4.3 defines it; which of our texts have too little.
+# Contrast of text and background by WCAG 2.2 §1.4.3; returns our texts that have too little.
 FAINT = """
 () => {
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -68,7 +68,7 @@ FAINT = """
 
 
 def look(page, name: str) -> list[str]:
-    """Look at a page in every light and width; return what is wrong with it."""
+    """Check a page in every colour scheme and width; return its problems."""
     wrong = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": HEIGHT})
@@ -91,7 +91,7 @@ def test_every_page_obeys_the_policy_fits_its_window_and_is_legible(log_in):
     page = log_in()
     wrong = []
     for name, url in walk.pages(rows):
-        reaper.sign_of_life("web-1:41")  # else each page says that nobody keeps house
+        reaper.sign_of_life("web-1:41")  # otherwise each page warns that no reaper runs
         assert page.goto(url).status == 200, url
         wrong += look(page, name)
     for name, (model, action) in walk.QUESTIONS.items():

@@ -33,7 +33,7 @@ def registered(count, label):
 
 
 def at_work(shop, *names):
-    """Enqueue jobs that end when they are told to; return them once they have begun."""
+    """Enqueue jobs that end on request; return them once they have begun."""
     made = [jobs.enqueue("shop.work", [name]) for name in names]
     shop.wait_for(*(f"{name}.began" for name in names))
     return made
@@ -47,7 +47,7 @@ def order(page, verb, reason):
 
 
 def actions(page):
-    """What the audit says, newest first."""
+    """The entries of the audit, newest first."""
     page.goto(AUDIT)
     columns = ("actor", "did", "count", "chosen", "reason", "source")
     return [
@@ -98,7 +98,7 @@ def test_an_operator_quiets_a_label_and_resumes_it(browse, admin_user, shop):
 
 
 def drain_ten(page, shop, names):
-    """Begin to drain ten workers that hold jobs, with a floor that stops it after four."""
+    """Start to drain ten workers that hold jobs, with a floor that stops it after four."""
     page.goto(f"{WORKERS}?label=blue")
     page.locator(".ojs-whole").get_by_role("button", name="Drain", exact=True).click()
     for name, text in (("max_unavailable", "4"), ("floor", "6"), ("reason", "Release 42")):

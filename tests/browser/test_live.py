@@ -1,4 +1,4 @@
-"""Pages of the admin follow what happens while they are open, on a server with an event loop."""
+"""Open pages of the admin follow changes, on a server with an event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUS = ".ojs-live"
 @pytest.fixture
 def follow(log_in, database_url, tmp_path):
     """Open a page of a real server: `follow("/admin/…")`."""
-    # With the same key, the session of the tests is good there.
+    # With the same key, the session of the tests is valid there.
     environment = processes.environment(database_url, ALLOW_ANONYMOUS=1) | {
         "DJANGO_SECRET_KEY": settings.SECRET_KEY
     }
@@ -39,7 +39,7 @@ def follow(log_in, database_url, tmp_path):
 
         yield open_page
         for page in opened:
-            # It would look for the server after that has ended.
+            # It would try to reach the server after that has ended.
             page.close()
 
 

@@ -75,7 +75,7 @@ def test_the_dashboard_shows_what_is_wrong_and_renews_itself(log_in):
     assert page.locator("#throughput-table[open]").count() == 1
 
 
-def test_nothing_moves_for_whoever_asked_for_that(log_in):
+def test_nothing_moves_with_reduced_motion(log_in):
     a_busy_hour()
     page = log_in(reduced_motion="reduce")
     page.goto(DASHBOARD)
@@ -107,7 +107,7 @@ SHOW = """
 """
 
 
-def test_a_dashboard_that_nobody_sees_rests_and_looks_at_once_when_it_is_seen(log_in):
+def test_a_hidden_dashboard_pauses_and_refreshes_at_once_when_shown(log_in):
     a_busy_hour()
     page = log_in()
     page.clock.install()
@@ -147,7 +147,7 @@ def test_a_queue_is_paused_from_the_dashboard(log_in):
     page.click("text=Pause these queues")
 
     page.wait_for_url(f"**{DASHBOARD}")
-    # Two are paused by now: they are folded under one line.
+    # Two are paused now, so they are folded into one line.
     assert "“mail” is paused by admin" in page.locator("[data-live=attention]").text_content()
 
 

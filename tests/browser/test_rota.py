@@ -47,7 +47,7 @@ PAGE = """
 
 @pytest.fixture
 def served(transactional_db, tmp_path):
-    """A server that wants keys: where it is."""
+    """The URL of a server that requires keys."""
     port = processes.free_port()
     environment = processes.environment(url_of_test_database(), ROTA_PORT=port)
     with processes.manage(tmp_path, environment, "runrota") as process:
@@ -72,7 +72,7 @@ def test_a_page_runs_jobs_that_are_pushed_to_it(served, chromium):
     assert [Job.objects.get(pk=job.id).result for job in given] == ["ADA", "GRACE"]
     worker = Worker.objects.get(pk="browser")
     assert (worker.protocol, worker.specs) == ("rota", {"text.shout": "v1"})
-    # A page that is closed says goodbye properly: it has left, and need not be missed first.
+    # A page that is closed ends properly: the worker has left, and is not declared dead.
     processes.eventually(lambda: Worker.objects.get(pk="browser").left_at is not None)
 
 

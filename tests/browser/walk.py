@@ -1,4 +1,4 @@
-"""Every page of ours, found by walking the admin's own patterns: none can be forgotten."""
+"""Every page of ours, found through the admin's own patterns, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .scene import draw
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
 NO_PAGES = ("delete", "csv", "live")
-"""Refused to everybody, a file, and a stream."""
+"""Pages refused to every user, a file, and a stream."""
 MADE_BY_HAND = ("ojs_jobs_apikey", "jobspec")
-"""Models whose rows are made at a form; of the others it is refused."""
+"""Models whose rows are added in a form; for others it is refused."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which row of a model is looked at, where it matters, and which order."""
+    """Which row of a model is opened, if it matters, and which order."""
 
     chosen: dict[Any, Any]
     order: int
@@ -49,7 +49,7 @@ def prepare() -> Rows:
 
 
 def pages(rows: Rows, site: str = "admin") -> Iterator[tuple[str, str]]:
-    """The name and the address of each page that answers a GET."""
+    """Name and URL of each page that answers GET."""
     yield "index", reverse("admin:index", current_app=site)
     for app in APPS:
         yield app, reverse("admin:app_list", args=[app], current_app=site)
@@ -63,7 +63,7 @@ def pages(rows: Rows, site: str = "admin") -> Iterator[tuple[str, str]]:
             if name in NO_PAGES or (name == "add" and model._meta.model_name not in MADE_BY_HAND):
                 continue
             if model._meta.model_name == "maintenance" and name != "changelist":
-                continue  # there is one switch
+                continue  # there is a single switch
             known = {"object_id": row and quote(row.pk), "action_id": rows.order}
             keys = [known[key] for key in pattern.pattern.converters]
             assert None not in keys, f"the scene has no {model.__name__}"
@@ -71,7 +71,7 @@ def pages(rows: Rows, site: str = "admin") -> Iterator[tuple[str, str]]:
             yield f"{model._meta.model_name}-{name}", url
 
 
-# One question of each kind; the template says which they are.
+# One question of each kind; the template identifies them.
 QUESTIONS = {
     "confirm-workers": ("ojs_workers_worker", "drain"),
     "confirm-jobs": ("ojs_jobs_deadjob", "retry"),

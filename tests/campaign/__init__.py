@@ -1,1 +1,1 @@
-"""What breaks on purpose, and an account of every job afterwards: `make campaign`."""
+"""Breaks things on purpose, and accounts for every job afterwards: `make campaign`."""

@@ -1,4 +1,4 @@
-"""`make campaign`: break what can break, and account for every job."""
+"""`make campaign`: breaks what can break, and accounts for every job."""
 
 from __future__ import annotations
 

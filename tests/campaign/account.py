@@ -1,4 +1,4 @@
-"""The account: what became of every job, by the files of all who took part and by the database."""
+"""The account: the outcome of every job, by the participants' files and by the database."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Line(NamedTuple):
 
 
 class Ledgers:
-    """All ledgers of a folder, read on as they grow."""
+    """All ledgers of a folder, read as they grow."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, int] = {}
         self.lines: dict[str, list[Line]] = defaultdict(list)
-        """By who wrote them: `enqueued-http`, `worker-agq-1`."""
+        """By their writers: `enqueued-http`, `worker-agq-1`."""
         self.counts: Counter[str] = Counter()
 
     def read(self) -> None:
@@ -51,7 +51,7 @@ class Ledgers:
                     yield who, line
 
     def first_after(self, moment: float) -> dict[str, float]:
-        """Seconds from `moment` until each first got something done; missing if it did not."""
+        """Seconds from `moment` until each first finished something; missing if it did not."""
         found: dict[str, float] = {}
         for who, lines in self.lines.items():
             for line in reversed(lines):
@@ -62,7 +62,7 @@ class Ledgers:
         return found
 
     def longest_standstill(self) -> float:
-        """Seconds between two jobs that ended one after the other, anywhere, at most."""
+        """The longest pause between the ends of two consecutive jobs, in seconds."""
         times = sorted(line.time for _, line in self.all("finished"))
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
@@ -72,31 +72,31 @@ SUCCESSES = ("enqueued", "finished", "acked", "heard")
 
 @dataclass
 class Account:
-    """What became of the jobs of one part."""
+    """The outcome of the jobs of one part."""
 
     jobs: int = 0
     """In the database at the end."""
     confirmed: int = 0
-    """Whose enqueueing was confirmed to a producer."""
+    """Whose enqueue was confirmed to a producer."""
     lost: list[str] = field(default_factory=list)
     """Confirmed, and not completed at the end: gone, or stuck."""
     twice: list[str] = field(default_factory=list)
-    """Completed more than once, by the server's own record or by what workers were answered."""
+    """Completed more than once, by the server's own record or by the responses to workers."""
     forgotten: list[str] = field(default_factory=list)
-    """A worker was answered that a finish is recorded, and the database does not have it."""
+    """A worker got a confirmation of a finish that the database does not have."""
     unaccounted: list[str] = field(default_factory=list)
     """Attempts that the record does not explain."""
     run_again: int = 0
-    """Executions beyond the first that came to their end: at-least-once."""
+    """Executions beyond the first that ended: at-least-once."""
     attempts: int = 0
     unconfirmed: int = 0
-    """In the database, though the answer never came to the producer."""
+    """In the database, although the producer got no response."""
     refused: int = 0
     """Finishes that came too late and were refused."""
 
     @property
     def broken(self) -> list[str]:
-        """The promises that were not kept."""
+        """The promises that were broken."""
         found = []
         for name in ("lost", "twice", "forgotten", "unaccounted"):
             if some := getattr(self, name):
@@ -105,7 +105,7 @@ class Account:
 
 
 def account(ledgers: Ledgers, connection: psycopg.Connection[Any]) -> Account:
-    """Compare what everybody wrote with what the database says now."""
+    """Compare everything that was written with the database's current state."""
     ledgers.read()
     jobs = {
         str(job): (state, attempt)
@@ -161,7 +161,7 @@ def account(ledgers: Ledgers, connection: psycopg.Connection[Any]) -> Account:
     done.attempts = sum(attempt for _, attempt in jobs.values())
     for job, (state, attempt) in jobs.items():
         if state not in ENDED:
-            continue  # lost, as things stand; its present attempt may be anywhere
+            continue  # lost so far; its current attempt may be anywhere
         ends = attempt - 1 if state == "completed" else attempt
         if began[job] != set(range(1, attempt + 1)) or failed[job] != list(range(1, ends + 1)):
             history = f"{state} {attempt}, began {sorted(began[job])}, failed {failed[job]}"

@@ -1,4 +1,4 @@
-"""Everybody who takes part: servers, gateways, reapers and workers, kept alive and struck down."""
+"""The processes of a campaign: servers, gateways, reapers and workers, kept alive and killed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ QUICK = {
     "AGQ_HEARTBEAT_TIMEOUT": "5",
     "ROTA_HEARTBEAT_TIMEOUT": "5",
 }
-"""So that deaths are found out within a run. What is measured keeps the defaults."""
+"""Short, so that deaths are detected within a run. Measurements keep the defaults."""
 VISIBILITY = 15
-"""Seconds that each job may be without a sign of life, as the job itself says."""
+"""Seconds that each job may be without a sign of life, as set by the job itself."""
 WORKERS = ("local-1", "local-2", "http-1", "http-2", "agq-1", "agq-2", "rota-1", "flare-1")
 """Eight workers of five kinds; the first of each kind come first."""
 FEWER = ("local-1", "http-1", "agq-1", "rota-1", "flare-1")
@@ -36,7 +36,7 @@ FEWEST = ("local-1", "http-1", "agq-1")
 
 
 class Member:
-    """A place in the cast: a process, and its successors."""
+    """A place in the cast: a process and its successors."""
 
     def __init__(self, name: str, start: Callable[[int], Any]) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Member:
         return self.running.output if self.running else ""
 
     def signal(self, number: int) -> None:
-        """To the whole group, as an init system does with a unit."""
+        """Signal the whole group, as an init system does with a unit."""
         with self._lock:
             if self.alive:
                 with contextlib.suppress(ProcessLookupError):
@@ -115,11 +115,11 @@ class Member:
 
 
 class Cast:
-    """The members, by name, and a thread that restarts those that died.
+    """The members, by name, and a thread that restarts dead ones.
 
     Args:
         url: of the database.
-        tree: the release they run; another folder than ours is an earlier one.
+        tree: the release they run; another folder is an earlier release.
         ledgers: the folder of the ledgers; `logs` beside it has what the processes write.
         options: environment variables beyond those of production, `OJS_` left out.
     """
@@ -163,10 +163,10 @@ class Cast:
 
     @property
     def here(self) -> list[str]:
-        """What a command begins with, so that it runs in our tree."""
+        """The beginning of a command, so that it runs in our tree."""
         return ["env", "--chdir", str(self.tree)]
 
-    # The stage
+    # Preparation
 
     def manage_once(self, *arguments: str) -> str:
         """Run a command of the site to its end; return what it printed."""
@@ -177,7 +177,7 @@ class Cast:
             return started.output
 
     def prepare(self) -> None:
-        """Make the tables, a key that may do everything, and the job spec for Rota."""
+        """Create the tables, a key with all scopes, and the job spec for Rota."""
         self.use_key(self.manage_once("campaignprepare").split()[-1])
 
     def use_key(self, key: str) -> None:
@@ -187,7 +187,7 @@ class Cast:
     def url_of(self, server: str) -> str:
         return f"http://127.0.0.1:{self.ports[server]}"
 
-    # Who enters
+    # Starting
 
     def add(self, name: str, start: Callable[[int], Any]) -> Member:
         member = self.members[name] = Member(name, start)
@@ -206,7 +206,7 @@ class Cast:
         return self.add(name, start)
 
     def add_server(self, name: str, **variables: str) -> Member:
-        # The release before has no ASGI application.
+        # The previous release has no ASGI application.
         interface = "asgi" if self.tree == ROOT else "wsgi"
         command = [*self.here, *servers.granian(self.ports[name], 1, 16, interface=interface)]
         log = self.logs
@@ -255,7 +255,7 @@ class Cast:
         for name in workers:
             self.add_worker(name)
 
-    # The show
+    # Running
 
     def __enter__(self) -> Cast:
         self._watching.start()
@@ -279,7 +279,7 @@ class Cast:
                     member.start()
 
     def faults_by_itself(self, member: Member) -> None:
-        """Count an end that was not of our doing."""
+        """Count an end that we did not cause."""
         assert member.running is not None
         code = member.running.process.poll()
         if code != -signal.SIGKILL:
@@ -299,7 +299,7 @@ class Cast:
     def wait_for_voices(
         self, first_after: Callable[[], dict[str, float]], wanted: Sequence[str], seconds: float
     ) -> dict[str, float]:
-        """Wait until each of `wanted` has got something done again; return when each did."""
+        """Wait until each of `wanted` has finished something again; return when each did."""
         deadline = time.monotonic() + seconds
         pause = threading.Event()
         while True:
@@ -326,8 +326,8 @@ def reign(
     """Strike until it is over: each blow once in random order, then at random.
 
     Args:
-        blows: (whom, how); whom may be one of `others`, which know for themselves what to do.
-        pauses: seconds between two blows, least and most.
+        blows: (target, method); the target may be one of `others`, which act by themselves.
+        pauses: shortest and longest pause between two blows, in seconds.
     """
     others = others or {}
     left: list[tuple[str, str]] = []

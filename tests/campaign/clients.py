@@ -1,7 +1,7 @@
 """Workers of three protocols as their documents describe them: `python -m … agq|rota|flare`.
 
-Each goes on for ever, connects again when it must, and repeats a report until it is answered. What
-it is given and what it does it writes into its ledger before anybody else hears of it.
+Each runs forever, reconnects when necessary, and repeats a report until it is answered. It writes
+the jobs that it gets and its own actions into its ledger before any other process can know.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def say(*words: object) -> None:
 
 
 class Sign:
-    """A line, twice a second at most, that this worker was answered although there was no job."""
+    """Log, at most twice a second, that this worker got a response without a job."""
 
     def __init__(self, book: ledger.Ledger) -> None:
         self.book = book
@@ -50,11 +50,11 @@ def outcome_of(work: dict[str, Any], attempt: int) -> str:
 
 
 class AGQ:
-    """One job after the other; heartbeats on a connection of their own."""
+    """One job after the other; heartbeats on a separate connection."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        # Its id is that of its place, as a host's name would be: a new process takes it over.
+        # Its id is that of its place, like a host's name: a new process takes it over.
         self.id = options.id.partition(".")[0]
         self.book = ledger.of_worker(options.id)
         self.sign = Sign(self.book)
@@ -156,7 +156,7 @@ class Flare:
         )
 
     def call(self, path: str, **body: Any) -> Any:
-        """Ask until there is an answer that says something."""
+        """Repeat a command until there is a conclusive answer."""
         import httpx
 
         while True:
@@ -175,7 +175,7 @@ class Flare:
         while True:
             reply = self.call("/poll", queues=[QUEUE], capacity=2)
             jobs = reply.json()["jobs"] if reply.status_code == 200 else []
-            # All are in its hands from now on, also those whose turn comes later.
+            # The worker holds all of them from now on, including those whose turn comes later.
             for job in jobs:
                 self.perform(job)
             if not jobs:
@@ -215,7 +215,7 @@ def uuid_of(name: str) -> str:
 
 
 class Rota:
-    """Several jobs at once; what was finished is said again after a lost connection."""
+    """Several jobs at once; finished jobs are reported again after a lost connection."""
 
     SLOTS = 4
 
@@ -262,7 +262,7 @@ class Rota:
             more = self.registration()
             while True:
                 self.news.clear()
-                # Once on each connection; a job may come back, as another attempt.
+                # Once on each connection; a job may return as another attempt.
                 results = [result for result in self.owed.values() if key_of(result) not in said]
                 said.update(map(key_of, results))
                 if results:
@@ -277,7 +277,7 @@ class Rota:
         speaking = asyncio.create_task(speak())
         try:
             while True:
-                # The answer to the sign of life a second ago, at the latest.
+                # The answer to the heartbeat of a second ago, at the latest.
                 message = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
                 if message["type"] == "assignment":
                     received += 1

@@ -1,7 +1,7 @@
 """Part e: the clocks of servers, reapers, gateways and workers are an hour fast or slow.
 
-The database's clock is right. No worker may be taken for dead, nothing may expire or be held back,
-and what cron makes is made once for each time it is due.
+The database's clock is right. No worker may be declared dead, nothing may expire or be delayed, and
+cron must make each of its jobs once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LATE = 60
 
 
 def clock_shift(folder: Path) -> Path:
-    """Compile what makes a process's clock wrong.
+    """Compile the library that makes a process's clock wrong.
 
     Raises:
         Missing: there is no C compiler.
@@ -102,7 +102,7 @@ def clocks(plan: Plan) -> list[Outcome]:
 
 
 def make_cron(cast: Cast, database: Postgres) -> Any:
-    """Have a job made every minute; return since when, by the database's clock."""
+    """Have a job made every minute; return the start by the database's clock."""
     template = {
         "type": "campaign.job",
         "args": [{"seconds": 0, "fails": False}],
@@ -117,7 +117,7 @@ def make_cron(cast: Cast, database: Postgres) -> Any:
 
 
 def delay(cast: Cast, seconds: int) -> list[str]:
-    """Enqueue jobs at either server that are due in so many seconds; return their ids."""
+    """Enqueue jobs at either server that are due in that many seconds; return their ids."""
     due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
     work = {"seconds": 0, "fails": False}
     options = {"queue": "campaign", "delay_until": due}
@@ -140,7 +140,7 @@ def call(cast: Cast, path: str, body: Any, server: str = "server-1") -> Any:
 
 
 def look(database: Postgres, delayed: list[str], outcome: Outcome, since: Any) -> None:
-    """See who was declared dead, what cron made, and when what was delayed began."""
+    """Check which workers were declared dead, what cron made, and when delayed jobs began."""
     deadline = time.monotonic() + LATE
     with database.connect(NAME) as connection:
         while time.monotonic() < deadline:
@@ -176,7 +176,7 @@ def look(database: Postgres, delayed: list[str], outcome: Outcome, since: Any) -
 
 
 def look_at_cron(connection: psycopg.Connection[Any], since: Any, outcome: Outcome) -> None:
-    """Compare what cron made with the minutes that have passed, by the database's clock."""
+    """Compare cron's jobs with the minutes that have passed, by the database's clock."""
     due = connection.execute(
         "SELECT generate_series(date_trunc('minute', %s) + interval '1 minute',"
         " clock_timestamp() - make_interval(secs => %s), interval '1 minute')",

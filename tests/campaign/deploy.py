@@ -1,7 +1,7 @@
 """Part g: a rolling deploy from the last release, under load.
 
-As README says it: the new release's `migrate` while the old one works, then new processes beside
-the old ones, then the old ones end.
+As in README: the new release's `migrate` while the old one works, then new processes beside the
+old ones, then the old ones end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def earlier(rev: str, folder: Path) -> Path:
     """Put the release `rev` into `folder`.
 
     Raises:
-        Missing: it cannot be had from here.
+        Missing: it is not available here.
     """
     archive = ["git", "archive", "--format=tar", rev]
     try:
@@ -65,7 +65,7 @@ def deploy(plan: Plan) -> list[Outcome]:
             wait(reporter, plan.seconds / 4)
             still = works_again(old, ledgers, old_voices, time.monotonic(), outcome)
             outcome.notes["seconds of the old release to work on the new tables"] = still
-            # New ones beside the old ones: workers under names of their own.
+            # New ones beside the old ones: workers with different ids.
             names = [name.replace("-", "-new") for name in workers]
             for name in ("server-1", "server-2"):
                 new.add_server(name)
@@ -78,7 +78,7 @@ def deploy(plan: Plan) -> list[Outcome]:
             moment = time.monotonic()
             works_again(new, ledgers, voices, moment, outcome)
             say("g: the new release works beside the old one")
-            # As a load balancer is turned to the new servers.
+            # As a load balancer is switched to the new servers.
             load.cast = new
             ended = time.monotonic()
             for name in [*workers, "django", "reaper-1", "rota", "agq", "server-1", "server-2"]:
@@ -102,7 +102,7 @@ def deploy(plan: Plan) -> list[Outcome]:
 
 
 def migrations(cast: Cast) -> list[str]:
-    """Those of the new release that are not applied yet."""
+    """The migrations of the new release that are not applied yet."""
     planned = cast.manage_once("showmigrations", "--plan").splitlines()
     return [line.split("]")[1].strip() for line in planned if line.startswith("[ ]")]
 

@@ -1,7 +1,7 @@
 """Part b: the database's primary dies, freezes or falls silent, and its standby takes over.
 
-Commits wait for the standby. Everything is at its defaults, processes connect with both hosts in
-`DATABASE_URL`, and none of them is restarted.
+Commits wait for the standby. Everything has its default settings, processes connect with both
+hosts in `DATABASE_URL`, and none of them is restarted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
     folder = plan.folder / how.replace(" ", "-")
     where: dict[str, Any] = {"host": cable.there, "network": cable.pid} if cable else {}
     primary = Postgres(folder / "primary", **where)
-    # One port for both, as almost everywhere.
+    # One port for both, as in most installations.
     here = cable.here if cable else "127.0.0.2"
     standby = Postgres(folder / "standby", host=here, port=primary.port)
     with contextlib.ExitStack() as stack:
@@ -107,7 +107,7 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
 
 
 def all_ready(cast: Cast, since: float, outcome: Outcome) -> float | None:
-    """Wait until a load balancer would send each server requests; return how long that took."""
+    """Wait until a load balancer would send requests to each server; return how long that took."""
     waited_for = ["server-1", "server-2"]
     while waited_for:
         seconds = time.monotonic() - since
@@ -124,11 +124,11 @@ def all_ready(cast: Cast, since: float, outcome: Outcome) -> float | None:
 
 
 def couple(primary: Postgres, standby: Postgres) -> None:
-    """Start the standby, and let the primary's commits wait for it."""
+    """Start the standby, and make the primary's commits wait for it."""
     standby.standby_of(primary)
     standby.start()
     with primary.connect() as connection:
-        # Not in the standby's own copy of the settings: it has none to wait for.
+        # Not in the standby's copy of the settings: it has no standby to wait for.
         connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         connection.execute("SELECT pg_reload_conf()")
 
@@ -140,7 +140,7 @@ def couple(primary: Postgres, standby: Postgres) -> None:
 
 
 def both(primary: Postgres | Proxy, standby: Postgres) -> str:
-    """Both servers as one `DATABASE_URL`, as README writes it."""
+    """Both servers as one `DATABASE_URL`, as in README."""
     hosts = ",".join(f"{one.host}:{one.port}" for one in (primary, standby))
     return f"postgresql://{NAME}@{hosts}/{NAME}?target_session_attrs=read-write"
 

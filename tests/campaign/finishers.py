@@ -1,4 +1,4 @@
-"""Part d: two finish one job at the same moment, and one of them is answered that it has."""
+"""Part d: two workers finish one job at the same moment, and only one may succeed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Held(NamedTuple):
     id: str
     attempt: int
     name: str = ""
-    """What its worker's protocol calls it, if not by its id."""
+    """Its name in its worker's protocol, if that is not its id."""
 
 
 class OJS:
-    """A worker over OJS HTTP. What it reports is answered by whether the server took it."""
+    """A worker over OJS HTTP. Reports return whether the server accepted them."""
 
     def __init__(self, cast: Cast, name: str, queue: str, server: str) -> None:
         self.name, self.queue, self.cast = name, queue, cast
@@ -186,12 +186,12 @@ class Rota:
 
 
 class Race(NamedTuple):
-    """Who races for a job, and what must come of it.
+    """The two that race for a job, and the expected outcome.
 
     Args:
-        second: the protocol of the one that is given the job after the first lost it; empty means
-            that both speak for the holder.
-        wins: which must be taken: 0, 1, or None for one of the two, whichever.
+        second: protocol of the worker that gets the job after the first one lost it; empty means
+            that both act for the holder.
+        wins: which must succeed: 0, 1, or None for exactly one of the two.
     """
 
     name: str
@@ -313,7 +313,7 @@ def run(cast: Cast, race: Race, number: int, size: int, chance: random.Random) -
 def at_once(
     race: Race, left: Any, right: Any, pairs: list[tuple[Held, Held]], chance: random.Random
 ) -> list[Result]:
-    """Let both finish each job at the same moment, give or take a little on either side."""
+    """Let both finish each job at nearly the same moment."""
     gate = threading.Barrier(2, timeout=PATIENCE)
     answers: list[dict[str, bool]] = [{}, {}]
     problems: list[BaseException] = []
@@ -347,7 +347,7 @@ def judge(race: Race, results: list[Result], outcome: Outcome, tally: list[int])
         place = 2 if left and right else 3 if not (left or right) else 0 if left else 1
         tally[place] += 1
         if race.wins is None:
-            # To say the same again may be answered alike; the record must have it once.
+            # A repetition may get the same answer; the record must have it once.
             wrong = not (left or right) or (left and right and race.left is not race.right)
         else:
             wrong = (left, right) != (race.wins == 0, race.wins == 1)
@@ -359,7 +359,7 @@ def judge(race: Race, results: list[Result], outcome: Outcome, tally: list[int])
 
 
 def check(database: Postgres, outcome: Outcome, raced: int) -> None:
-    """Count what the record has: one end for each job, and no more."""
+    """Check the record: exactly one end for each job."""
     done = outcome.account = Account()
     with database.connect("ojs") as connection:
         rows = connection.execute(

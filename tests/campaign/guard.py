@@ -1,8 +1,8 @@
-"""Ends whatever a campaign started, however the campaign ended.
+"""Ends everything that a campaign started, however the campaign ends.
 
-The guard is a process between the one that the caller sees and the one that does the work. It
-adopts every orphan below it, so that all it started are found as its descendants. It ends when the
-work ends, or when the caller is gone: then the pipe it reads closes.
+The guard is a process between the caller and the process that does the work. It adopts every orphan
+below it, so that everything can be found as its descendants. It ends when the work ends, or when
+the caller is gone, which closes the pipe that it reads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
         work = subprocess.Popen(
             [sys.executable, "-m", "tests.campaign.run", str(folder), *sys.argv[1:]],
             cwd=ROOT,
-            # For what it has from the suite; the database of these settings is not used.
+            # For shared code of the suite; the database of these settings is not used.
             env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", DATABASE: "sqlite"},
             stdin=subprocess.DEVNULL,
         )
@@ -72,7 +72,7 @@ def end_all() -> None:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(children, timeout=5)
-        # Those adopted are ours to bury.
+        # Adopted processes must be reaped by us.
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -1,4 +1,4 @@
-"""Parts a and c: processes are killed and frozen, again and again, and every job is done once."""
+"""Parts a and c: processes are killed and frozen repeatedly, and every job is done once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .report import Outcome, Plan, say
 from .surroundings import Bouncer, Kept, Postgres, postgres
 
 SETTLING = 240
-"""Seconds in which every job must have ended once nothing is broken any more."""
+"""Seconds in which every job must have ended after the last disturbance."""
 
 
 def killed(plan: Plan) -> list[Outcome]:
@@ -34,7 +34,7 @@ def pooled(plan: Plan) -> list[Outcome]:
     """Part c: the same behind PgBouncer in transaction mode, which is killed as well."""
     bouncer_folder = plan.folder / "pgbouncer"
     with postgres(plan.folder / "postgres", plan.template) as database:
-        # As installed, but for the suite: it would only wait.
+        # The default settings, except in the suite, where it would only wait.
         bouncer = Bouncer(bouncer_folder, database, login_retry=1 if plan.short else 15)
         bouncer.start()
         try:
@@ -89,7 +89,7 @@ def _run(
 def everybody_works(
     cast: Cast, ledgers: Ledgers, voices: list[str], since: float, outcome: Outcome
 ) -> None:
-    """Wait until each has got something done, once."""
+    """Wait until each has finished something once."""
     found = cast.wait_for_voices(lambda: ledgers.first_after(since), voices, 90)
     if missing := sorted(set(voices) - found.keys()):
         outcome.broken.append(f"never worked: {', '.join(missing)}")
@@ -104,7 +104,7 @@ def works_again(
     outcome: Outcome,
     seconds: float = 120,
 ) -> float | None:
-    """Wait for everybody to get something done after `since`; return how long that took."""
+    """Wait until each has finished something after `since`; return how long that took."""
     for member in cast.members.values():
         member.thaw()
     found = cast.wait_for_voices(lambda: ledgers.first_after(since), voices, seconds)
@@ -119,7 +119,7 @@ def works_again(
 
 
 def blows_of(cast: Cast, others: dict[str, Any]) -> list[tuple[str, str]]:
-    """Every place once for each way to strike it: workers are most of them."""
+    """Every place once for each method: most of them are workers."""
     blows = []
     for name, member in cast.members.items():
         if member.kind in ("local", "http", "agq", "rota", "flare") and "-" in name:
@@ -130,7 +130,7 @@ def blows_of(cast: Cast, others: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 class Reporter:
-    """A line every ten seconds."""
+    """Print a line every ten seconds."""
 
     def __init__(self, plan: Plan, ledgers: Ledgers, cast: Cast) -> None:
         self.plan, self.ledgers, self.cast = plan, ledgers, cast
@@ -148,7 +148,7 @@ class Reporter:
 
 
 def settle(cast: Cast, database: Postgres, outcome: Outcome, seconds: float = SETTLING) -> None:
-    """Wait until every job has ended; what has not by then is lost."""
+    """Wait until every job has ended; those that have not by then count as lost."""
     for member in cast.members.values():
         member.thaw()
     began = time.monotonic()
@@ -192,7 +192,7 @@ def finish(
     outcome.notes["longest standstill"] = f"{ledgers.longest_standstill():.1f} s"
     if load is not None and load.errors:
         outcome.notes["refused producers"] = dict(load.errors.most_common(8))
-        # An obedient client gives up what is answered like this, and the job with it.
+        # A client that follows the protocol drops the report then, and with it the job.
         if final := {kind: count for kind, count in load.errors.items() if " 500 " in kind}:
             outcome.broken.append(f"trouble of the database was answered 500: {final}")
     by_itself = {kind: count for kind, count in cast.faults.items() if "by itself" in kind}
@@ -203,7 +203,7 @@ def finish(
 
 
 def keep(plan: Plan, part: str, folder: Path) -> None:
-    """Copy logs and ledgers to where they outlive the run."""
+    """Copy logs and ledgers to a place where they are kept."""
     if plan.keep is None:
         return
     shutil.rmtree(plan.keep / part, ignore_errors=True)

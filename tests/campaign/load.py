@@ -1,7 +1,7 @@
 """Producers: over HTTP, Flare and AGQ from here, and from a Django process in its own transaction.
 
-Each writes down the ids whose enqueueing was confirmed, and nothing else. What was answered with an
-error, or not at all, is not tried again under its id: it may be there, and need not.
+Each records only the ids whose enqueue was confirmed. A request that got an error or no response
+is not retried with the same id: the job may or may not exist.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PATIENCE = 5
 """Seconds to wait for an answer."""
 RETRY = {"max_attempts": 100, "initial_interval": "PT0.2S"}
 TRICKLE = 8
-"""Jobs that wait in all while only a sign of life of everybody is wanted."""
+"""Waiting jobs in all while only signs of life are needed."""
 KINDS = ("http", "flare", "agq", "django")
 
 
 class Load:
-    """Producers that go on until they are ended: in a trickle, and for a while in a stream.
+    """Producers that run until they are stopped: a trickle, and for a while a stream.
 
-    The trickle shows at each moment who works; the stream is what is wanted done.
+    The trickle shows at each moment which processes work; the stream is the actual work.
 
     Args:
         jobs: how many are to be confirmed in the stream, spread over `seconds`.
-        backlog: how many may wait, so that what is broken is in the way of each.
+        backlog: how many may wait, so that every disturbance affects each of them.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Load:
         self.end()
 
     def stream(self) -> None:
-        """Begin in earnest."""
+        """Start the stream."""
         self._stream = (time.monotonic(), self.confirmed)
-        # What was refused before there was a server is of no interest.
+        # Refusals before the server was up are of no interest.
         self.errors.clear()
 
     def end(self) -> None:
-        """Enqueue no more; return once all have stopped."""
+        """Stop enqueueing; return once all have stopped."""
         self.ended.set()
         for thread in self._threads:
             thread.join(30)
@@ -118,7 +118,7 @@ class Load:
 
     @property
     def wanted(self) -> int:
-        """How many each producer may enqueue now, at most."""
+        """How many jobs each producer may enqueue now."""
         waiting = self.confirmed - self.ledgers.counts["finished"]
         if waiting > self.backlog:
             return 0

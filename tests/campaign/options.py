@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 PARTS = {
-    # letter: (module, function, what it is, jobs, jobs of the short form, seconds, seconds of it)
+    # letter: (module, function, description, jobs, jobs if short, seconds, seconds if short)
     "a": ("killed", "killed", "processes killed and frozen", 100_000, 300, 840, 6),
     "b": ("failover", "failover", "the primary dies, freezes, falls silent", 3_000, 200, 90, 10),
     "c": ("killed", "pooled", "PgBouncer in transaction mode", 5_000, 200, 120, 5),
@@ -16,11 +16,11 @@ PARTS = {
     "g": ("deploy", "deploy", "a rolling deploy", 10_000, 200, 120, 5),
 }
 BEYOND = {False: 1500, True: 300}
-"""Seconds that a part may take beyond those of disturbance, by whether it is short."""
+"""Seconds that a part may take beyond the disturbance, by whether it is short."""
 LANES = {False: 1, True: 3}
-"""Parts at the same time, by whether they are short: most of such a one is waiting."""
+"""Parts at the same time, by whether they are short: short ones mostly wait."""
 LENGTHY = "gbac"
-"""Which of the short ones begin first, so that none is left over at the end."""
+"""The short ones that begin first, so that none is left over at the end."""
 KEPT, BROKEN, SKIPPED = 0, 1, 3
 
 

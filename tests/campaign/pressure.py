@@ -1,4 +1,4 @@
-"""Part f: no space on the disk, no connections left, locked tables, crowds that wait."""
+"""Part f: no space on the disk, no connections left, locked tables, crowds of waiting clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .report import Outcome, Plan, say
 from .surroundings import NAME, Kept, Missing, Postgres, postgres, small_disk
 
 MEGABYTES = 160
-"""Of a disk that is to run full."""
+"""Size of a disk that is to become full."""
 CROWDS = {"agq": 10_000, "rota": 2_000}
 GATHERING = 900
 """Seconds for a crowd to come in."""
@@ -66,7 +66,7 @@ def _on_full_disk(plan: Plan, held: float) -> Outcome:
     folder = plan.folder / "f-full-disk"
     with small_disk(folder / "disk", MEGABYTES) as disk:
         database = Postgres(folder / "disk" / "postgres")
-        # Its log on another disk: what it says of this one is of interest.
+        # The log is on another disk, because its messages about this one are of interest.
         database.log = folder / "postgres.log"
         database.options |= {"max_wal_size": "32MB", "min_wal_size": "32MB"}
         try:
@@ -77,7 +77,7 @@ def _on_full_disk(plan: Plan, held: float) -> Outcome:
                 ballast = disk / "ballast"
                 end = time.monotonic() + seconds
                 with ballast.open("wb") as sink:
-                    # Again and again: what PostgreSQL frees by recycling is taken as well.
+                    # Repeatedly: what PostgreSQL frees by recycling is taken as well.
                     while time.monotonic() < end:
                         with contextlib.suppress(OSError):
                             while True:
@@ -92,7 +92,7 @@ def _on_full_disk(plan: Plan, held: float) -> Outcome:
 
 
 def no_connections(database: Postgres, seconds: float) -> None:
-    """Take every connection there is, and drop those that others had."""
+    """Take all connections, and terminate those of others."""
     hogs: list[psycopg.Connection[Any]] = []
     end = time.monotonic() + seconds
     try:
@@ -158,7 +158,7 @@ def _run(
 
 
 def _crowds(plan: Plan) -> Outcome:
-    """Connections that wait by the thousand, while the others work."""
+    """Thousands of waiting connections, while the others work."""
     began = time.monotonic()
     outcome = Outcome("f crowds")
     sizes = SMALL_CROWDS if plan.short else CROWDS

@@ -1,4 +1,4 @@
-"""A TCP proxy, to be frozen: `python -m tests.campaign.proxy <port> <host> <port>`."""
+"""A TCP proxy that can be frozen: `python -m tests.campaign.proxy <port> <host> <port>`."""
 
 from __future__ import annotations
 

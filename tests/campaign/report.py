@@ -1,4 +1,4 @@
-"""What a part is given, what it returns, and the table of it all."""
+"""Options and results of a part, and the table of all results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .account import Account
 from .surroundings import Template
 
 STRETCH = 2.5
-"""How many times its seconds a part may take on a machine that is slow."""
+"""How many times its seconds a part may take on a slow machine."""
 
 
 @dataclass
 class Plan:
-    """What a part is asked for.
+    """The options of a part.
 
     Args:
-        jobs: how many are enqueued; only a and c go on until they are.
-        seconds: of disturbance; a and c take up to `longest` for their jobs. What follows until
-            all is settled is bounded, too.
+        jobs: how many are enqueued; only a and c run until they are.
+        seconds: of disturbance; a and c take up to `longest` for their jobs. The time until
+            everything is settled afterwards is limited, too.
         short: the form for the test suite.
-        folder: of its own, gone afterwards.
+        folder: a separate folder, deleted afterwards.
     """
 
     jobs: int
@@ -45,30 +45,30 @@ class Plan:
 
     @property
     def template(self) -> Template:
-        """What is the same for all parts, once it is made."""
+        """What all parts share, once it has been created."""
         return self.prepared.result()
 
     @property
     def longest(self) -> float:
-        """Seconds of disturbance at most; a short one is content with fewer jobs."""
+        """Maximum seconds of disturbance; a short part makes do with fewer jobs."""
         return self.seconds if self.short else self.seconds * STRETCH
 
 
 @dataclass
 class Outcome:
-    """What came of a part, or of one of the faults it is made of."""
+    """The result of a part, or of one of its faults."""
 
     part: str
     account: Account = field(default_factory=Account)
     faults: Counter[str] = field(default_factory=Counter)
     works_again: float | None = None
-    """Seconds until everybody had got something done again."""
+    """Seconds until each had finished something again."""
     took: float = 0
     notes: dict[str, Any] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
-    """Promises that were not kept, beyond those of the account."""
+    """Broken promises, beyond those of the account."""
     unfinished: str = ""
-    """What there was no time for."""
+    """What had to be skipped for lack of time."""
 
     @property
     def all_broken(self) -> list[str]:
@@ -111,7 +111,7 @@ def row(outcome: Outcome) -> list[str]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A table in Markdown, and below it the faults by kind and what else was noted."""
+    """A table in Markdown, followed by the faults by kind and other notes."""
     rows = [list(HEAD), *map(row, outcomes)]
     widths = [max(len(line[place]) for line in rows) for place in range(len(HEAD))]
     lines = []

@@ -40,7 +40,7 @@ class Campaign:
         letters = self.options.part or list(PARTS)
         if short:
             letters = sorted(letters, key=lambda one: (f"{LENGTHY}{one}".index(one), one))
-        # Not left by its `with`, which would wait for a part that does not end.
+        # Not as a context manager, which would wait for a part that does not end.
         lanes = ThreadPoolExecutor(LANES[short])
         prepared = lanes.submit(prepare, self.folder)
         parts = {letter: lanes.submit(self.carry_out, letter, prepared) for letter in letters}
@@ -74,7 +74,7 @@ class Campaign:
         began = time.monotonic()
         try:
             part = getattr(importlib.import_module(f"tests.campaign.{module}"), name)
-            # One by one: what came of the first is kept if the second does not end.
+            # One by one, so that the result of the first is kept if the second does not end.
             for outcome in part(plan):
                 self.outcomes.append(outcome)
         except Missing as lack:
@@ -115,5 +115,5 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # What still runs is the guard's to end.
+    # The guard ends whatever still runs.
     os._exit(code)

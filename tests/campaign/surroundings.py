@@ -1,4 +1,4 @@
-"""What the server stands on, to be broken: PostgreSQL, PgBouncer, a network, a small disk."""
+"""What the server depends on, to be broken: PostgreSQL, PgBouncer, a network, a small disk."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.processes import PATIENCE, ROOT, eventually, free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 NAME = "ojs"
-"""Of the database, and of the role that owns it: no superuser, so that it can be kept out."""
+"""Name of the database and of its owner, which is no superuser, so that it can be locked out."""
 
 
 class Missing(Exception):
-    """What a part needs and this machine does not have."""
+    """A part needs something that this machine does not have."""
 
 
 def needs_root(what: str) -> None:
@@ -51,7 +51,7 @@ def program(name: str, package: str) -> str:
 
 
 def postgres_programs() -> Path:
-    """Debian's newest PostgreSQL, else the one the tests bring along."""
+    """Debian's newest PostgreSQL, else the one that comes with the tests."""
     installed = sorted(DEBIAN.glob("*/bin/postgres"), key=lambda file: int(file.parts[-3]))
     if installed:
         return installed[-1].parent
@@ -61,7 +61,7 @@ def postgres_programs() -> Path:
 
 
 def unprivileged() -> dict[str, Any]:
-    """Whom PostgreSQL and PgBouncer run as, since both refuse root."""
+    """The user for PostgreSQL and PgBouncer, both of which refuse root."""
     if os.geteuid():
         return {}
     for name in ("postgres", "nobody"):
@@ -77,7 +77,7 @@ def give_away(path: Path) -> None:
 
 
 class Postgres:
-    """One PostgreSQL server, which is started, killed, frozen and started again.
+    """A PostgreSQL server that can be started, killed, frozen and restarted.
 
     Args:
         network: the process id whose network namespace it runs in; 0 means our own.
@@ -114,17 +114,17 @@ class Postgres:
             raise RuntimeError(f"{name} failed: {done.stderr[-2000:]}")
 
     def create(self, template: Template | None = None) -> None:
-        """Make the files: new ones with an empty database, or a copy of those of `template`."""
+        """Create the files: new ones with an empty database, or a copy of those of `template`."""
         if template is not None:
             self.run_any("cp", "-a", str(template.data), str(self.data))
             return
         self.run("initdb", "-D", str(self.data), *PLAIN)
-        # From other network namespaces, too: it lives for minutes, on addresses of its own.
+        # Also from other network namespaces: it lives for minutes, on separate addresses.
         with (self.data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.0.0.0/8 trust\nhost replication all 10.0.0.0/8 trust\n")
 
     def launch(self) -> None:
-        """Start the postmaster; it may end at once, as after a crash with others still there."""
+        """Start the postmaster; it may end immediately while old children exist after a crash."""
         parameters = {
             "listen_addresses": self.host,
             "port": str(self.port),
@@ -153,7 +153,7 @@ class Postgres:
             )
 
     def start(self) -> None:
-        """Start it, as often as it takes, until it answers."""
+        """Start it repeatedly until it answers."""
 
         def answers() -> bool:
             if self.process is None or self.process.poll() is not None:
@@ -175,7 +175,7 @@ class Postgres:
             connection.execute(f"CREATE DATABASE {NAME} OWNER {NAME}".encode())
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
-        """As the superuser."""
+        """Run as the superuser."""
         address = {"host": self.host, "port": self.port, "user": "postgres", "dbname": database}
         return psycopg.connect(**(address | options), autocommit=True)
 
@@ -184,7 +184,7 @@ class Postgres:
         return f"postgresql://{NAME}@{self.host}:{self.port}/{NAME}"
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster alone: its children notice by themselves."""
+        """SIGKILL to the postmaster alone: its children notice that on their own."""
         assert self.process is not None
         self._postmaster().kill()
         self.process.wait(PATIENCE)
@@ -199,14 +199,14 @@ class Postgres:
         return frozen
 
     def end(self) -> None:
-        """End as it should, with everything written."""
+        """Shut down properly, with everything written."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         self.process.wait(PATIENCE)
 
     def _postmaster(self) -> psutil.Process:
         assert self.process is not None
-        # nsenter executes in its own place, unless it had to fork.
+        # nsenter replaces itself with the program, unless it had to fork.
         return psutil.Process(self.process.pid)
 
     def stop(self) -> None:
@@ -221,13 +221,13 @@ class Postgres:
     # Two of them
 
     def standby_of(self, primary: Postgres) -> None:
-        """Copy `primary` and follow it, from the start on."""
+        """Copy `primary` and follow it from the start."""
         address = ["-h", primary.host, "-p", str(primary.port), "-U", "postgres"]
         self.run("pg_basebackup", "-D", str(self.data), "-R", "-c", "fast", *address)
         os.chmod(self.data, 0o700)
 
     def promote(self) -> None:
-        """Return once it takes writes."""
+        """Return once it accepts writes."""
         with self.connect() as connection:
             connection.execute("SELECT pg_promote(true, 60)")
 
@@ -236,7 +236,7 @@ PLAIN = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--wal-seg
 
 
 class Template(NamedTuple):
-    """The files of a server that has been prepared, and the API key that is in its database."""
+    """The files of a prepared server, and the API key in its database."""
 
     data: Path
     key: str
@@ -244,7 +244,7 @@ class Template(NamedTuple):
 
 @contextlib.contextmanager
 def postgres(folder: Path, template: Template | None = None) -> Iterator[Postgres]:
-    """A fresh PostgreSQL with a database of its own, until the block ends."""
+    """A fresh PostgreSQL with a separate database, until the block ends."""
     server = Postgres(folder)
     try:
         server.create(template)
@@ -320,10 +320,10 @@ ignore_startup_parameters = extra_float_digits
 
 
 class Network:
-    """A network namespace with a cable to ours, which can be cut.
+    """A network namespace whose cable to ours can be cut.
 
-    It has no name and belongs to a process that does nothing: when that ends, however it does, all
-    of it is gone.
+    It has no name and belongs to a process that does nothing: when that ends, however it does,
+    everything is gone.
     """
 
     def __init__(self) -> None:
@@ -371,9 +371,9 @@ class Network:
 
 
 class Proxy:
-    """What stands for a cable that can be cut, where there are no network namespaces.
+    """A substitute for a cable that can be cut, without network namespaces.
 
-    Its kernel goes on acknowledging what it is sent: it is a frozen server rather than a dead one.
+    Its kernel continues to acknowledge packets: like a frozen server rather than a dead one.
     """
 
     def __init__(self, server: Postgres) -> None:
@@ -418,7 +418,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 class Kept:
-    """Start a thing again whenever it is found dead, as an init system does."""
+    """Restart something whenever it is found dead, as an init system does."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing

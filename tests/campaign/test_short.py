@@ -14,13 +14,13 @@ from tests.processes import ROOT, eventually
 
 from .options import BROKEN, KEPT, PARTS, SKIPPED
 
-# Each has a PostgreSQL of its own, whichever database the suite runs on: once is enough.
+# Each has its own PostgreSQL, whichever database the suite runs on: once is enough.
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: Any) -> tuple[dict[str, Any], str]:
-    """What came of all parts, and what was printed: one run, for which tables are made once."""
+    """The results of all parts, and the output: one run, with tables created once."""
     folder = tmp_path_factory.mktemp("campaign")
     command = [sys.executable, "-m", "tests.campaign", "--short", "--json", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

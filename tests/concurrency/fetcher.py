@@ -2,7 +2,7 @@
 
     python -m tests.concurrency.fetcher NAME THREADS QUEUE...
 
-Prints the ids of the jobs it was given, one a line.
+Prints the ids of the jobs it got, one per line.
 """
 
 from __future__ import annotations

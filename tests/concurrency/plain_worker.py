@@ -1,4 +1,4 @@
-"""A worker that knows nothing but the protocol document, and never says goodbye.
+"""A worker written only from the protocol document, which never deregisters.
 
     python plain_worker.py URL WORKER_ID
 

@@ -1,4 +1,4 @@
-"""Heartbeats written together lead to what each of them alone would have led to."""
+"""A batch of heartbeats has the same effects as each heartbeat alone."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ LOCKED = "LOCK TABLE ojs_workers_worker IN ACCESS EXCLUSIVE MODE"
 
 @pytest.fixture(autouse=True)
 def a_new_meeting_place() -> Iterator[None]:
-    batches._combiners.clear()
+    batches._groups.clear()
     yield
-    batches._combiners.clear()
+    batches._groups.clear()
 
 
 def waiting() -> int:
-    return sum(len(combiner._waiting) for combiner in batches._combiners.values())
+    return sum(len(group._waiting) for group in batches._groups.values())
 
 
 def under_way() -> int:
-    return sum(len(combiner._leaders) for combiner in batches._combiners.values())
+    return sum(len(group._leaders) for group in batches._groups.values())
 
 
 def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda: None) -> list[Any]:
-    """Send the heartbeats so that all of them wait for those of others; return the answers.
+    """Send the heartbeats so that they are batched; return the replies.
 
     Args:
-        then: what happens when all of them wait.
+        then: called when all of them wait.
     """
-    others = [WorkerFactory().pk for _ in range(batches.ABREAST)]
+    others = [WorkerFactory().pk for _ in range(batches.MAX_IN_FLIGHT)]
 
     def sent(beat: Callable[[], Reply]) -> Any:
         try:
@@ -68,7 +68,7 @@ def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda:
 
     with ThreadPoolExecutor(len(others) + len(beats)) as pool:
         with atomic():
-            # It is the only lock that they wait for at all.
+            # The only lock that they wait for.
             connection.cursor().execute(LOCKED)
             for other in others:
                 pool.submit(sent, partial(protocol.beat, other))
@@ -89,7 +89,7 @@ def worker(**fields: Any) -> tuple[str, list[str]]:
 
 
 def commits(*worker_ids: str) -> set[int]:
-    """The transactions that wrote these workers and their jobs."""
+    """The ids of the transactions that wrote these workers and their jobs."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT xmin::text FROM ojs_workers_worker WHERE worker_id = ANY(%(ids)s)"
@@ -120,7 +120,7 @@ def test_those_that_wait_are_written_at_once_and_each_gets_its_own_answer():
     assert Worker.objects.get(pk=plain[0]).sequence == 7
 
 
-def test_a_lost_job_is_told_to_its_worker_alone():
+def test_a_lost_job_is_reported_to_its_worker_alone():
     (one, kept), (other, named) = worker(), worker()
     foreign = str(JobFactory(active=True, reserved_by="somebody").pk)
 
@@ -134,7 +134,7 @@ def test_a_lost_job_is_told_to_its_worker_alone():
 
 
 @pytest.mark.parametrize("model", [Worker, Job])
-def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
+def test_a_locked_row_delays_only_its_worker(model):
     (free, jobs), (held, others) = worker(), worker()
     pk = held if model is Worker else others[0]
     beats = [
@@ -153,7 +153,7 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
 
 
 def left_alone(*beats: partial[Reply]) -> list[bool]:
-    """Write the heartbeats with one statement; return which of them it left alone."""
+    """Write the heartbeats with one statement; return which of them it skipped."""
     items = [batches._item(heartbeats.Heartbeat(*beat.args, **beat.keywords)) for beat in beats]
     try:
         return [written is None for written in batches._write_all(items)]
@@ -239,27 +239,27 @@ def test_a_caller_in_a_transaction_keeps_it():
         protocol.beat(one)
 
     assert not heard(one)
-    assert not batches._combiners
+    assert not batches._groups
 
 
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have():
     protocol.beat(WorkerFactory().pk)
-    assert batches._combiners
+    assert batches._groups
 
     child = os.fork()
     if not child:
-        os._exit(len(batches._combiners))
+        os._exit(len(batches._groups))
 
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_member_of_the_description_is_written_together_or_goes_its_own_way():
+def test_a_field_of_the_description_is_written_together_or_separately():
     known = {*batches.REPEATED, *batches.OWN_WAY, *contract.SETTLED}
 
     assert known == set(Description.__slots__)
 
 
-# The same, alone and together
+# Equivalence of single and batched heartbeats
 
 SAID = Description(
     hostname="host",
@@ -285,7 +285,7 @@ BEATS: list[dict[str, Any]] = [
     {"description": Description(heartbeat_timeout=timedelta(1)), "requested": timedelta(3)},
 ]
 NAMED = [((), 0), ((0,), 0), ((1, 0, 1), 0), ((0, 1), 1), ((1, 2), 0)]
-"""Which of its jobs it names, the last of which nobody holds; and how many that are not there."""
+"""Which of its jobs it names, the last of which no worker holds; and how many that do not exist."""
 MOVING = ("last_heartbeat_at", "registered_at", "left_at", "created_at", "worker_id")
 
 
@@ -301,7 +301,7 @@ def one_like(fields: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def outcome(worker_id: str, jobs: list[str], reply: Reply) -> Any:
-    """All there is to see of a heartbeat, but for moments and ids."""
+    """Everything visible of a heartbeat, except times and ids."""
     place = {job_id: number for number, job_id in enumerate(jobs)}
     row = Worker.objects.filter(pk=worker_id).values().get()
     heard = row["last_heartbeat_at"]

@@ -1,4 +1,4 @@
-"""Workers that are killed, frozen and ended at random while they work; and every job is done once.
+"""Workers are killed, frozen and ended at random while they work; every job is done once.
 
 A short form runs with the others. `OJS_CHAOS=5000 OJS_CHAOS_SECONDS=60` is the long one: that many
 jobs, disturbed for that long. `OJS_CHAOS_SEED` repeats the order of an earlier run.
@@ -31,7 +31,7 @@ SEED = os.environ.get("OJS_CHAOS_SEED") or secrets.token_hex(4)
 WORKERS = 5
 CONCURRENCY = 5
 LONGEST = 2 * SECONDS * WORKERS * CONCURRENCY / JOBS * 0.6
-"""Seconds a job takes at most, so that there is work for as long as there is chaos."""
+"""Longest duration of a job, in seconds, so that there is work as long as there is chaos."""
 SILENCE = 2
 """Heartbeat timeout: some of the frozen workers are declared dead, others come back in time."""
 
@@ -43,7 +43,7 @@ pytestmark = [
 
 
 class Chaos:
-    """A crew of workers, and what befalls them."""
+    """A crew of workers, and the disturbances."""
 
     def __init__(self, shop: Shop, stack: contextlib.ExitStack, chance: random.Random) -> None:
         self.shop = shop
@@ -147,7 +147,7 @@ def attempts() -> int:
 
 
 def unaccounted() -> dict[Any, Any]:
-    """Jobs whose attempts are not all told: each began, and all but the last one failed."""
+    """Jobs with unexplained attempts: each must have begun, and all but the last have failed."""
     began, failed = defaultdict(set), defaultdict(list)
     for subject, attempt in Event.objects.filter(type="job.started").values_list(
         "subject", "attempt"

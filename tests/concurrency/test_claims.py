@@ -89,7 +89,7 @@ def test_a_limited_queue_is_never_over_its_limit():
 
 def test_once_a_pause_is_answered_no_fetch_that_begins_gives_a_job():
     many_jobs(500)
-    # Grows with each pause and each end of one: odd while the queue is surely paused.
+    # Grows with each pause and each resume: odd while the queue is certainly paused.
     turns = [0]
     over = threading.Event()
     given_while_paused: list[str] = []

@@ -1,4 +1,4 @@
-"""Machines whose clocks are an hour wrong: the database's decides, so it makes no difference."""
+"""Machines whose clocks are an hour wrong: no effect, because the database's clock decides."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_worker_that_registered_at_a_wrong_server_is_neither_dead_nor_alive_fo
     with wrong():
         assert directory.is_active(Worker.objects.get())
         assert reaper.sweep(["dead-workers"]) == {}
-        # Python's idea of the database's time may be a round trip late.
+        # Python's estimate of the database's time may be late by a round trip.
         Worker.objects.update(last_heartbeat_at=Now() - F("heartbeat_timeout") - MINUTE)
         assert not directory.is_active(Worker.objects.get())
         assert reaper.sweep(["dead-workers"]) == {"dead-workers": 1}
@@ -146,7 +146,7 @@ def test_what_is_kept_for_a_while_is_kept_from_the_databases_time_on(wrong):
     assert OperatorAction.objects.filter(**about_now("done_at")).exists()
 
 
-def test_reapers_two_hours_apart_run_every_schedule_once_and_declare_nobody_dead(
+def test_reapers_two_hours_apart_run_every_schedule_once_and_declare_no_worker_dead(
     database_url, tmp_path
 ):
     """Real processes: a live worker between two reapers, and one that died."""

@@ -67,7 +67,7 @@ def test_every_job_of_workers_that_were_killed_ends_completed(backend, start_wor
         quick |= push("quick", 10)
     doomed = {}
 
-    # Each of them ends up with a job it never finishes, and is killed without a word.
+    # Each of them gets a job that it never finishes, and is killed.
     while Job.objects.filter(pk__in=hanging, state=State.AVAILABLE).exists():
         name = f"doomed-{len(doomed)}"
         doomed[name] = start_worker(name)
@@ -99,12 +99,12 @@ def test_every_job_of_workers_that_were_killed_ends_completed(backend, start_wor
     assert lost >= hanging
     assert len(lost | quick) == 44, "no job but those is there"
     assert set(Worker.objects.live().values_list("pk", flat=True)) == {"survivor"}
-    # It says so when the whole sweep is over; the survivor may be quicker.
+    # It is reported when the whole sweep is over; the survivor may be quicker.
     backend.reaper.wait_for("workers declared dead")
 
 
 def test_a_worker_that_was_only_stopped_for_a_while_finds_its_jobs_gone(backend, start_worker):
-    """Split brain (§10.4): frozen past its heartbeat timeout, then it goes on as if nothing was."""
+    """Split brain (§10.4): frozen past its heartbeat timeout, then it continues."""
     push("hang", 1)
     frozen = start_worker("frozen")
     processes.eventually(lambda: holds_a_hanging_job("frozen"), lambda: frozen.output)

@@ -1,7 +1,7 @@
-"""Nobody waits in a circle: jobs are locked in the order of ids, before workflows and queues.
+"""No deadlocks: jobs are locked in the order of ids, before workflows and queues.
 
-Each test stops one that locks several rows in the middle of it, and then wants what it may have
-locked already.
+Each test stops a transaction that locks several rows in the middle, and then requests a lock that
+it may hold already.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def enqueue(*documents) -> list[Job]:
 
 
 def graph(**steps) -> dict[str, Job]:
-    """Begin a graph of steps, each with those that it depends on; return their jobs."""
+    """Start a graph of steps with their dependencies; return their jobs."""
     document = {
         "type": "dag",
         "steps": [
@@ -77,7 +77,7 @@ def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
     assert set(Job.objects.exclude(type="first").values_list("state", flat=True)) == {"cancelled"}
 
 
-def test_a_full_queue_drops_a_job_while_somebody_else_holds_its_oldest():
+def test_a_full_queue_drops_a_job_while_its_oldest_is_locked():
     engine.queues.configure("default", {"max_depth": 2, "strategy": "drop_oldest"})
     oldest, _ = enqueue({}, {})
 

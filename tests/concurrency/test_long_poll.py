@@ -1,7 +1,7 @@
 """FETCH that waits for work, on a real server (worker protocol §6.1: a blocking long poll).
 
-The server looks by itself only once in ten minutes, so on PostgreSQL nothing but the notification
-of another process can be what wakes a fetch.
+The server polls only once in ten minutes, so on PostgreSQL only the notification of another process
+can wake a fetch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 @pytest.fixture
 def waiting(database_url, tmp_path):
-    """Begin fetches that wait: `waiting("default", worker_id="w")` is a future of the jobs."""
+    """Start waiting fetches: `waiting("default", worker_id="w")` is a future of the jobs."""
     environment = processes.environment(
         database_url, ALLOW_ANONYMOUS=1, WAIT_POLL_INTERVAL=600, MAX_WAIT=600
     )

@@ -1,4 +1,4 @@
-"""Two operators, and the reaper, at the same things at once: each sees one whole truth."""
+"""Two operators and the reaper act on the same objects at once: the results are consistent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def give(directive: WorkerState, actor: Actor = ONE) -> list[str]:
 
 
 def assert_histories_agree() -> None:
-    """What each worker is asked is what its history says last, and it waits for one order."""
+    """Each worker's directive is the last one in its history, and it waits for one order."""
     for worker in Worker.objects.all():
         orders = Directive.objects.filter(worker_id=worker.pk).order_by("id")
         assert orders.filter(answer=Answer.WAITING).count() <= 1
@@ -61,7 +61,7 @@ def test_of_two_drains_of_the_same_workers_one_begins():
     for round_ in range(6):
         names = [f"{round_}-{name}" for name in NAMES]
         a_fleet(names)
-        # They overlap, and neither is part of the other.
+        # They overlap, and no worker belongs to both.
         begun = together(lambda ns=names: begin(ONE, ns[:4]), lambda ns=names: begin(OTHER, ns[2:]))
         assert sorted(begun) == [False, True]
 
@@ -118,7 +118,7 @@ def test_terminate_against_a_drain_is_never_taken_back():
         assert operation.state == "completed"
 
 
-def test_an_abort_at_any_moment_leaves_nobody_quiet():
+def test_an_abort_at_any_moment_leaves_no_worker_quiet():
     for _ in range(6):
         Worker.objects.all().delete()
         a_fleet()
@@ -127,7 +127,7 @@ def test_an_abort_at_any_moment_leaves_nobody_quiet():
 
         together(rolling.drive, lambda pk=operation.pk: drain.abort(pk, actor=OTHER), rolling.drive)
 
-        # None of them had said that it is idle, so none was told to stop.
+        # None of them had reported that it is idle, so none was terminated.
         assert not Worker.objects.exclude(directive__in=("", "running")).exists()
         assert not OperationStep.objects.filter(is_open=True).exists()
     assert not FleetOperation.objects.filter(state__in=UNFINISHED).exists()
@@ -156,7 +156,7 @@ def test_no_fetch_that_begins_after_a_quiet_is_given_a_job():
         assert Job.objects.active().filter(reserved_by=name).count() == sum(n for _, n in seen)
 
 
-# Through the admin: both have the question before them, and both say yes at once
+# Through the admin: both see the question first, then both confirm at once
 
 
 def operators(count: int = 2) -> list[Client]:

@@ -1,4 +1,4 @@
-"""What is decided about queues holds while many producers and workers are at them."""
+"""Rules of queues hold while many producers and workers use them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_fetch_that_begins_after_a_pause_is_given_a_job(fields):
     at_work, paused = threading.Semaphore(0), threading.Event()
 
     def fetch(name: str) -> list[int]:
-        """Fetch until some time after the pause; return what was given after it."""
+        """Fetch until some time after the pause; return the jobs fetched after it."""
         late: list[int] = []
         while len(late) < 3:
             after = paused.is_set()
@@ -130,7 +130,7 @@ def test_a_request_that_waits_for_room_is_stored_when_there_is_some(settings):
     assert not Event.objects.filter(type="backpressure.rejected").exists()
 
 
-def test_a_request_that_waits_in_vain_is_refused_and_told_once(settings):
+def test_a_request_that_waits_in_vain_is_refused_and_logged_once(settings):
     settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}
     bounded("block")
     enqueue(BOUND)

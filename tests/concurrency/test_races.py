@@ -1,4 +1,4 @@
-"""Several hands on one job: exactly one wins, and nobody waits for ever (docs/architecture.md)."""
+"""Several transactions on one job: exactly one wins, none waits forever (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_finish_and_the_reaper_never_both_have_a_job(verb):
 
 @pytest.mark.postgres
 def test_batches_that_share_their_jobs_never_deadlock():
-    """Heartbeats, acks, nacks, the reaper and an operator, each with its own idea of an order."""
+    """Heartbeats, acks, nacks, the reaper and an operator, each in a different order."""
     jobs = held(300)
 
     def shuffled() -> list[UUID]:
@@ -150,7 +150,7 @@ def test_batches_that_share_their_jobs_never_deadlock():
 
 @pytest.mark.postgres
 def test_a_heartbeat_and_a_death_never_both_happen():
-    """Either the worker is alive and its job extended, or it died and is told so (§10.3)."""
+    """Either the worker is alive and its job extended, or it is dead and is notified (§10.3)."""
     for _ in range(80):
         Worker.objects.all().delete()
         Job.objects.all().delete()

@@ -21,7 +21,7 @@ INSERT = """
     SELECT 'job.started', 'x', '', '', '', now() FROM generate_series(1, %s)
 """
 EARLY = "SELECT pg_current_xact_id()"
-"""Gives the transaction a number long before its first event."""
+"""Assigns the transaction's number long before its first event."""
 
 
 class Reader:
@@ -48,7 +48,7 @@ def committed() -> list[int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_transactions_that_end_in_any_order(transactional_db, seed):
-    """Single steps of eight writers and a reader, in an order drawn by lot."""
+    """Single steps of eight writers and a reader, in random order."""
     lot = random.Random(seed)
     reader = Reader()
     with ExitStack() as stack:
@@ -78,7 +78,7 @@ def test_transactions_that_end_in_any_order(transactional_db, seed):
 
 
 def test_writers_at_full_speed(transactional_db):
-    """Threads that write and one that reads on meanwhile."""
+    """Several writing threads and a concurrent reader."""
     reader = Reader()
     over = threading.Event()
     problems: list[BaseException] = []

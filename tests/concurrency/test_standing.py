@@ -1,4 +1,4 @@
-"""What a fetch had to wait for, it heeds: the worker is looked at after the wait, not before."""
+"""A fetch that waited for a lock checks the worker after the wait, not before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite'
 
 
 def as_it_begins(change: Callable[[], Any], act: Callable[[], Any]) -> Any:
-    """Do `change`, commit it once `act` begins a transaction, and return what `act` did."""
+    """Make `change`, commit it once `act` begins a transaction, and return the result of `act`."""
     begins = threading.Event()
 
     def note(execute: Any, statement: str, *rest: Any) -> Any:

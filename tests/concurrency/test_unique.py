@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def race(count: int, strategy: str) -> list[str]:
-    """Enqueue the same job `count` times at once; say what became of each."""
+    """Enqueue the same job `count` times at once; return the outcome of each."""
 
     def enqueue() -> str:
         unique = {"keys": ["type", "args"], "on_conflict": strategy}

@@ -1,7 +1,7 @@
-"""What was read before a wait for a lock is asked again after it.
+"""What was read before waiting for a lock is read again after it.
 
-PostgreSQL reads a row again that it had to wait for, and decides by the new one; but the answer of
-a subquery it keeps from before.
+PostgreSQL rereads a row for which it had to wait, and decides by the new version; but it keeps the
+earlier result of a subquery.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_dead_worker_that_returns_while_it_is_removed_is_alive_and_keeps_its_j
 
 
 def test_no_request_waits_for_its_key_to_be_noted_as_used():
-    """A row that somebody has in hand is passed over."""
+    """A row that is locked is skipped."""
     record, key = make_key("billing")
 
     with atomic():

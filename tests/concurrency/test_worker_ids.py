@@ -1,4 +1,4 @@
-"""Projects that take one worker id in the same moment: each gets a record of its own."""
+"""Projects that take the same worker id at the same moment: each gets its own record."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def workers() -> list[Worker]:
 @pytest.mark.postgres
 @pytest.mark.parametrize("verb", ["register", "beat"])
 def test_one_that_waits_for_the_id_to_be_stored_gets_another_name(verb):
-    """The other's record is not committed yet when the id is looked for."""
+    """The other's record is not committed yet when the id is looked up."""
     about = Description(project="acme", hostname="ours", queues=["default"])
 
     def act(name: str) -> str:
@@ -123,7 +123,7 @@ def test_what_is_fetched_while_another_project_takes_the_id_is_finished():
 
 @pytest.mark.postgres
 def test_a_heartbeat_of_a_project_is_not_written_into_the_record_of_another():
-    """Not in the statement that it shares with those of other threads, either."""
+    """Not in a batched statement, either."""
     about = {
         "worker_id": "w",
         "project": "other",
@@ -143,7 +143,7 @@ def test_a_heartbeat_of_a_project_is_not_written_into_the_record_of_another():
 
 @pytest.mark.postgres
 def test_a_heartbeat_with_others_in_one_statement_is_its_own_workers():
-    """Batched heartbeats: one statement for two projects' workers of one id, and no mixture."""
+    """One statement for two projects' workers with the same id does not mix them up."""
     clients = {project: OJSClient(key(project)) for project in PROJECTS}
     for project, client in clients.items():
         assert registers(client, project, "w").status_code == 200

@@ -1,4 +1,4 @@
-"""Predecessors that end at the same instant: what waits for them starts once, and does start."""
+"""Predecessors that end at the same instant: their dependents start exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that begin together, each with a database connection of its own."""
+"""Threads that begin together, each with its own database connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.processes import eventually
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Do the tasks at the same time; return what each returned, or raise what one raised."""
+    """Run the tasks at the same time; return their results, or raise the first exception."""
     start = threading.Barrier(len(tasks))
 
     def run(task: Callable[[], Any]) -> Any:
@@ -29,7 +29,7 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
 
 
 def in_step(rounds: int, *tasks: Callable[[int], Any]) -> list[list[Any]]:
-    """Do the tasks at the same time, again for each round; return the results of each round."""
+    """Run the tasks at the same time, again for each round; return the results of each round."""
     gate = threading.Barrier(len(tasks))
 
     def repeat(task: Callable[[int], Any]) -> list[Any]:
@@ -53,10 +53,10 @@ WAITING = """
 def while_it_waits(
     change: Callable[[], Any], act: Callable[[], Any], then: Callable[[], Any] = lambda: None
 ) -> Any:
-    """Do `change`; when `act` waits for its locks do `then`, and commit; return what `act` did.
+    """Make `change`; when `act` waits for its locks run `then`, and commit; return `act`'s result.
 
-    What `act` read before it had to wait is out of date then. If `then` needs what `act` has
-    locked already, that is a deadlock. An `act` that does not wait at all is done before `then`.
+    What `act` read before it had to wait is then out of date. If `then` needs a lock that `act`
+    holds, that is a deadlock. An `act` that does not wait at all ends before `then`.
     """
     with ThreadPoolExecutor(1) as pool:
 
@@ -68,7 +68,7 @@ def while_it_waits(
 
         def waits() -> bool:
             with connection.cursor() as cursor:
-                # A transaction sees the statistics as they were when it first looked.
+                # A transaction sees the statistics as they were when it first read them.
                 cursor.execute("SELECT pg_stat_clear_snapshot()")
                 cursor.execute(WAITING)
                 return bool(cursor.fetchone()[0])

@@ -1,6 +1,6 @@
 """The public Open Job Spec conformance cases, in the strict reading, against a real server.
 
-They live beside the repository, not in it. Where they are absent these tests are skipped.
+They are kept beside the repository, not in it. Without them, these tests are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXTENSIONS = {
 }
 OURS = "urn:ojs:ext:x:"
 OF_OUR_OWN = {"urn:ojs:ext:experimental:realtime"}
-"""Extensions that the public suite has no cases for; `tests/realtime` has those of the document."""
+"""Extensions without cases in the public suite; `tests/realtime` tests this one."""
 PARTS = (
     "ext-dead-letter",
     "ext-durable-execution",
@@ -46,10 +46,10 @@ TIGHT = {
     "EXT-DUR-009",
     "EXT-DUR-020",
 }
-"""They leave 200 ms or less between a deadline and the look for its effect. On a machine that had
-no time just then they get a second chance; what is wrong fails twice."""
+"""They leave 200 ms or less between a deadline and the check of its effect. On a machine that was
+too busy just then they get a second chance; real errors fail twice."""
 UNPASSABLE = {"L1-RTR-014"}
-"""It wants error types that were never sent: passable in no reading (see the suite's README)."""
+"""It expects error types that were never sent: it cannot pass (see the suite's README)."""
 
 pytestmark = [
     pytest.mark.conformance,
@@ -68,7 +68,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def api(database_url, folder):
-    """A server and a reaper on a database of their own: the cases delete everything, often."""
+    """A server and a reaper with a separate database: the cases often delete everything."""
     with processes.own_database(database_url, folder) as url:
         environment = processes.environment(
             url, CONFORMANCE_MODE=1, ALLOW_ANONYMOUS=1, REAPER_INTERVAL=0.2
@@ -81,7 +81,7 @@ def api(database_url, folder):
 
 
 def verdicts(api, folder, suite: str) -> dict[str, list]:
-    """Run the cases of a suite; return what is to be said of each that did not pass."""
+    """Run the cases of a suite; return a report on each that did not pass."""
     failed = run(api, folder, suite)
     for case in failed.keys() & TIGHT:
         failed |= {case: []} | run(api, folder, suite, "--test", case)

@@ -1,4 +1,4 @@
-"""What may happen to jobs, a story each. The names are those of the files in `golden/`."""
+"""Scenarios for jobs. Their names are those of the files in `golden/`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Scenario = Callable[[World], None]
 SCENARIOS: dict[str, Scenario] = {}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STEADY = {"max_attempts": 3, "initial_interval": "PT1H", "jitter": False}
-"""A policy whose delays are known beforehand."""
+"""A policy with predictable delays."""
 
 
 def scenario(function: Scenario) -> Scenario:
@@ -60,7 +60,7 @@ def give_up(world: World, job_id: UUID, **said: Any) -> None:
 
 @scenario
 def enqueue_each_shape(world: World) -> None:
-    """One by one, because a job by itself has a statement of its own."""
+    """One by one, because a single job has its own statement."""
     for name, document in {
         "plain": {},
         "rich": {
@@ -87,7 +87,7 @@ def enqueue_each_shape(world: World) -> None:
 
 @scenario
 def enqueue_a_batch(world: World) -> None:
-    """Jobs that differ by their arguments alone have a statement of their own, too."""
+    """Jobs that differ only in their arguments also have their own statement."""
     world.enqueue(*({"type": "alike", "args": [number], "priority": 2} for number in range(3)))
     world.enqueue({"type": "one"}, {"type": "two", "delay_until": in_an_hour()}, {"type": "three"})
     world.enqueue(*({"type": "late", "delay_until": in_an_hour()} for _ in range(2)))
@@ -139,7 +139,7 @@ def fetch_by_priority_and_queue(world: World) -> None:
 
 @scenario
 def fetch_what_is_due(world: World) -> None:
-    """Before the reaper came by."""
+    """Before the reaper has run."""
     scheduled, retried = world.enqueue(
         {"type": "scheduled", "delay_until": in_an_hour()}, {"type": "retried", "retry": STEADY}
     )
@@ -280,7 +280,7 @@ def hear_of_a_worker(world: World) -> None:
 
 @scenario
 def keep_a_job_alive(world: World) -> None:
-    """As Flare's heartbeats do: each is of one job."""
+    """Like Flare's heartbeats, each of which is about one job."""
     (job,) = world.enqueue({"type": "long", "timeout": 7200})
     take(world)
     world.do(engine.reserve, {job: 2 * HOUR}, worker_id="w")
@@ -416,7 +416,7 @@ def begin(world: World, document: dict[str, Any]) -> None:
 
 
 def work_off(world: World, **results: Any) -> None:
-    """Finish whatever comes, with the result given for its type; what has none fails."""
+    """Finish each job with the result given for its type; jobs without one fail."""
     while jobs := world.do(protocol.fetch, ["default"], worker_id="w"):
         for job in jobs:
             name = job.type.replace(".", "_")

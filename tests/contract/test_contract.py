@@ -1,12 +1,12 @@
 """Every store leaves the same rows, and records the same events.
 
-Each scenario goes through the engine's verbs. What is in the tables afterwards, what the verbs
-answered and every event on the way must be what `golden/` says, on each database: the one under
-test, and the one in memory that `jobs.testing` uses. A change that is meant is written there with
+Each scenario uses the engine's verbs. The tables afterwards, the results of the verbs and all
+events must match `golden/`, on each database: the one under test, and the one in memory that
+`jobs.testing` uses. To accept an intended change, run
 
     OJS_WRITE_GOLDEN=1 pytest tests/contract
 
-on one database, and shows on the others whether all do the same.
+on one database; the others then show whether all do the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRITES = bool(os.environ.get("OJS_WRITE_GOLDEN"))
 
 
 def outcome(name: str) -> str:
-    """Play the scenario and return what is to be in its file."""
+    """Play the scenario and return the contents of its file."""
     world = World()
     SCENARIOS[name](world)
     return written(world.record()) + "\n"
@@ -46,7 +46,7 @@ def test_a_scenario_leaves_the_rows_and_events_of_its_file(name):
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_leaves_the_same_in_memory(name):
-    """And asks no other database: pytest-django would not let it."""
+    """And uses no other database: pytest-django would not allow it."""
     with Database(Clock()).using():
         engine.forget_queues()
         found = outcome(name)
@@ -61,6 +61,6 @@ def test_every_file_is_one_of_a_scenario():
 
 @pytest.mark.django_db
 def test_what_is_whole_and_what_is_not_are_two_things():
-    """Otherwise 1800 and 1800.0 would be the same, as they are to Python."""
+    """Otherwise 1800 and 1800.0 would be equal, as they are in Python."""
     assert written({"limit_seconds": 1800}) != written({"limit_seconds": 1800.0})
     assert kinds({"steps": []}) == {}

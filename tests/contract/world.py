@@ -1,7 +1,7 @@
-"""Runs verbs of the engine and writes down what came of them, without ids and clocks.
+"""Runs verbs of the engine and records the results, without ids and clocks.
 
-A moment is written as its distance from the beginning of the scenario, in steps of ten minutes, and
-a period that was measured likewise: a busy machine makes no difference.
+A moment is recorded as its distance from the beginning of the scenario, in steps of ten minutes,
+and so is a measured period: a busy machine makes no difference.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LEFT_OUT: dict[type[models.Model], set[str]] = {
     Job: {"id"},
     Workflow: {"id", "root_id"},
 }
-"""Columns that are keys of the database's own."""
+"""Columns that are the database's own keys."""
 TABLES: tuple[type[models.Model], ...] = (
     JobError,
     Workflow,
@@ -69,7 +69,7 @@ TABLES: tuple[type[models.Model], ...] = (
 
 
 class World:
-    """A scenario on its way: what was done, and what was answered and recorded."""
+    """A scenario in progress: the actions, results and events so far."""
 
     def __init__(self) -> None:
         self.start = timezone.now()
@@ -77,10 +77,10 @@ class World:
         self._names: dict[str, str] = {}
         self._seen = 0
 
-    # Doing
+    # Actions
 
     def do(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run a verb; write down its answer, or the code of its refusal, and its events."""
+        """Run a verb; record its result, or the code of its refusal, and its events."""
         answer: Any
         try:
             found = answer = verb(*arguments, **options)
@@ -103,14 +103,14 @@ class World:
         return [] if stored is None else [job.id for job in stored]
 
     def backdate(self, job_id: UUID, **columns: timedelta) -> None:
-        """Let these columns of a job be so long ago."""
+        """Move these columns of a job into the past."""
         now = timezone.now()
         Job.objects.filter(pk=job_id).update(**{name: now - ago for name, ago in columns.items()})
 
-    # Writing down
+    # Recording
 
     def _name_new(self) -> None:
-        """Call each job and workflow by its type, the second one of a type so."""
+        """Name each job and workflow by its type, with a number from the second one on."""
         for model in (Workflow, Job):
             rows = model._default_manager.order_by("type", "pk").values_list("pk", "type")
             for pk, kind in rows:
@@ -128,11 +128,11 @@ class World:
         fresh = list(Event.objects.filter(pk__gt=self._seen).order_by("pk"))
         self._seen = max((event.pk for event in fresh), default=self._seen)
         rows = [self.row(event) for event in fresh]
-        # What one statement says of several has no order, what it says of one has.
+        # Events of one statement about several jobs have no order, those about one job have.
         return sorted(rows, key=lambda row: row["subject"])
 
     def record(self) -> dict[str, Any]:
-        """All that was done, and what stands in the tables now."""
+        """Everything that was done, and the current rows of the tables."""
         tallies.count()
         jobs = Job.objects.all()
         found: dict[str, Any] = {
@@ -149,7 +149,7 @@ class World:
         return found
 
     def row(self, row: models.Model) -> dict[str, Any]:
-        """The columns of a row that are not as the model has them from the start."""
+        """The columns of a row that differ from the model's defaults."""
         left_out = LEFT_OUT.get(type(row), set())
         found = {}
         for field in row._meta.concrete_fields:
@@ -158,12 +158,12 @@ class World:
             if field.name not in left_out and (type(value), value) != (type(default), default):
                 found[field.attname] = self.plain(value)
         if "starts" in found:
-            # Numbers of slices since 1970, and how many jobs started in each.
+            # Numbers of slices since 1970, and the number of starts in each.
             found["starts"] = [count for _, count in found["starts"]]
         return found
 
     def _counted(self, row: JobCounter) -> dict[str, Any]:
-        """A row of counters; of a histogram only how many were measured."""
+        """A row of counters; for a histogram, only the number of values."""
         shown = self.row(row)
         shown["durations"] = {
             state: sum(each["counts"]) for state, each in sorted(row.durations.items())
@@ -231,7 +231,7 @@ class World:
 
 
 def written(value: Any) -> str:
-    """The value as it stands in the file: 1800 and 1800.0 are two things there."""
+    """The value as in the file, where 1800 and 1800.0 differ."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
 
 

@@ -1,7 +1,7 @@
-"""A worker protocol of another author: a package, and one line of settings.
+"""A third-party worker protocol: a package, and one line of settings.
 
-A line of text is a command, a line the answer, and so is a message on a WebSocket. Workers hear
-`quiet` and `terminate`, and have no word for what they are. One endpoint over HTTP lists them.
+A line of text is a command, a line the answer; on a WebSocket, messages are used instead. Workers
+can receive `quiet` and `terminate`, and do not report their state. One HTTP endpoint lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may use Drum."""
+"""Permissions for Drum."""
 
 from __future__ import annotations
 

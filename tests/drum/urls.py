@@ -1,4 +1,4 @@
-"""Drum over HTTP: who is there."""
+"""Drum over HTTP: lists the workers."""
 
 from __future__ import annotations
 

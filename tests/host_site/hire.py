@@ -1,4 +1,4 @@
-"""Make a vacancy and a job for it, in the site's own code and over HTTP, under its own settings."""
+"""Create a vacancy and a job for it, in the site's own code and over HTTP, with its settings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The front door around the site's own ASGI application."""
+"""`JobServer` around the site's own ASGI application."""
 
 from host_asgi import application as site
 

@@ -1,4 +1,4 @@
-"""A site that has nothing to do with this repository, and names of its own for everything."""
+"""A site unrelated to this repository, with its own names for everything."""
 
 import json
 import os
@@ -56,7 +56,7 @@ DATABASE_ROUTERS = ["shop.routers.QueueRouter"]
 OJS = json.loads(os.environ.get("SHOP_OJS", "{}"))
 STATIC_URL = "static/"
 USE_TZ = True
-# What the site's own API wants; ours must neither heed nor need it.
+# Settings for the site's own API; ours must neither use nor need them.
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],

@@ -1,4 +1,4 @@
-"""What became of it, and every page of ours in the site's own admin."""
+"""Checks the results, and every page of ours in the site's own admin."""
 
 import json
 
@@ -22,7 +22,7 @@ for model, model_admin in admin.site._registry.items():
         name = f"{model._meta.app_label}_{model._meta.model_name}"
         urls = [reverse(f"admin:{name}_changelist")]
         found = model._default_manager.first()
-        # The dashboard has no pages of objects.
+        # The dashboard has no object pages.
         known = {pattern.name for pattern in model_admin.get_urls()}
         if found is not None and f"{name}_change" in known:
             urls.append(reverse(f"admin:{name}_change", args=[admin.utils.quote(found.pk)]))

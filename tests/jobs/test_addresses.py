@@ -1,4 +1,4 @@
-"""Where a client is, behind as many proxies as the site says: one rule for all that note it."""
+"""The address of a client behind proxies: one rule for everything that records it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.operators import confirm
 @pytest.mark.parametrize(
     ("proxies", "forwarded", "address"),
     [
-        # Nothing is in front: the header is the client's own.
+        # No proxy: the header is the client's own.
         (0, "203.0.113.9", "192.0.2.1"),
         (1, "203.0.113.9", "203.0.113.9"),
         (1, "10.0.0.1, 203.0.113.9", "203.0.113.9"),
         (2, "10.0.0.1, 203.0.113.9, 198.51.100.7", "203.0.113.9"),
-        # Fewer than there are proxies: it came past them.
+        # Fewer entries than proxies: the request did not come through them.
         (2, "203.0.113.9", "192.0.2.1"),
         (1, "", "192.0.2.1"),
         (1, "2001:db8::1:2", "2001:db8::1:2"),

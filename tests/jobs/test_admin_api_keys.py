@@ -1,4 +1,4 @@
-"""API keys in the admin: made, shown once, revoked."""
+"""API keys in the admin: created, shown once, revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit in the admin: who did what, in the reader's words."""
+"""The audit in the admin: actions, actors and targets, in the reader's language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ URL = "/admin/ojs_jobs/operatoraction/"
 
 
 def written() -> set[str]:
-    """The verbs that stand in calls which leave a trace."""
+    """The verbs in calls that record an action."""
     found = set()
     for app in ("jobs", "workers"):
         for path in (ROOT / app).rglob("*.py"):
@@ -55,7 +55,7 @@ def body(page: str) -> str:
     return page.split("<tbody>")[1].split("</tbody>")[0]
 
 
-def test_an_action_is_told_and_found_in_the_words_of_the_reader():
+def test_an_action_is_shown_and_found_in_the_language_of_the_reader():
     common = {"actor": "ops", "source": "admin", "count": 2}
     OperatorAction.objects.create(verb="quiet_worker", target_kind="worker", **common)
     OperatorAction.objects.create(verb="purge_queue", target_kind="queue", **common)

@@ -1,4 +1,4 @@
-"""Charts: what is drawn, and what stands in the table behind it."""
+"""Charts: the drawing, and the table behind it."""
 
 from __future__ import annotations
 

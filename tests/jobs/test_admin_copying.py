@@ -1,4 +1,4 @@
-"""A job is edited and enqueued again as a copy; what it may not be, the form says."""
+"""A job is edited and enqueued again as a copy; the form reports invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the admin says how long, when, and where."""
+"""How the admin shows durations, times, and places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does with jobs in the admin beyond reading one: search, export, explain, act."""
+"""An operator's tools for jobs in the admin: search, export, explain, act."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def page_of(client, job):
 
 
 def everything_matched(client, action, query=""):
-    """Choose an action for all that the list's filter matches."""
+    """Choose an action for everything that matches the list's filter."""
     some = Job.objects.first()
     fields = {"action": action, "index": "0", "_selected_action": some.pk, "select_across": "1"}
     return client.post(list_of(JOB) + query, fields)
@@ -273,7 +273,7 @@ def test_a_job_that_runs_or_is_over_needs_no_explanation(admin_client):
     assert why(admin_client, completed=True) == []
 
 
-def test_what_keeps_a_job_is_told(admin_client):
+def test_the_reasons_why_a_job_waits_are_shown(admin_client):
     QueueFactory(name="mail", paused_at=ago(60), paused_by="ops", pause_reason="Disk full")
     JobFactory(queue="mail", created_at=ago(10))
 
@@ -284,7 +284,7 @@ def test_what_keeps_a_job_is_told(admin_client):
     ]
 
 
-def test_a_full_queue_and_busy_workers_are_told(admin_client):
+def test_a_full_queue_and_busy_workers_are_shown(admin_client):
     QueueFactory(name="mail", concurrency=1)
     worker = WorkerFactory(queues=["mail"], concurrency=1)
     JobFactory(active=True, queue="mail", reserved_by=worker.pk)
@@ -409,7 +409,7 @@ def test_maintenance_keeps_every_job(admin_client):
     assert why(admin_client) == ["Maintenance mode is on: nothing is fetched. Database upgrade"]
 
 
-def test_a_job_in_nobodys_way_is_next(admin_client):
+def test_a_job_with_nothing_before_it_is_next(admin_client):
     WorkerFactory(queues=["default"])
 
     assert why(admin_client) == ["Nothing is in its way: the next fetch takes it."]
@@ -501,7 +501,7 @@ def test_more_than_one_confirmation_covers_is_said(admin_client, monkeypatch):
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "run_now", "discard"])
-def test_whoever_may_only_look_can_do_nothing(action):
+def test_a_user_who_may_only_view_can_do_nothing(action):
     job = JobFactory(dead=True)
 
     assert choose(viewer(), JOB, action, job).status_code == 403
@@ -571,7 +571,7 @@ def test_a_reason_leads_on_and_a_paused_queue_is_resumed_beside_it():
 
     ways = {text: url for text, url, _ in page.context["reasons"]}
     assert ways["The queue “mail” is paused by ann."] == "/admin/ojs_jobs/queue/mail/change/"
-    # Not where the reader may not look.
+    # Not for a reader who may not view it.
     assert ways["No live worker serves the queue “mail”."] == ""
     form = next(form for form in forms(page) if form.fields.get("action") == "resume")
     done = answer(ops, ops.post(form.action, form.fields))
@@ -593,7 +593,7 @@ def test_who_may_not_resume_is_not_offered_it(admin_client):
 
 
 def test_what_fails_now_comes_before_what_failed_more_often():
-    """Names that have no row of their own are added up in the last one."""
+    """Names without a row of their own are added up in the last row."""
     for number in range(matrix.ROWS + 1):
         for _ in range(2):
             job = JobFactory(dead=True, finished_at=timezone.now() - timedelta(days=2))

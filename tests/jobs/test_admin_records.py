@@ -1,4 +1,4 @@
-"""The record of events and the refused finishes in the admin: to be read, and nothing else."""
+"""The record of events and the refused finishes in the admin: read only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is hidden is hidden on every page, in every document, and from every guess."""
+"""Hidden values are hidden on every page, in every document, and from searches."""
 
 from __future__ import annotations
 

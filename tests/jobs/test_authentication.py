@@ -1,4 +1,4 @@
-"""API keys: who asks, and what they may do (HTTP §5)."""
+"""API keys: callers and their rights (HTTP §5)."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_no_two_keys_are_the_same():
     assert len({make_key("billing")[1] for _ in range(50)}) == 50
 
 
-def test_a_key_may_do_everything_unless_somebody_says_less():
+def test_a_key_may_do_everything_unless_restricted():
     record, _ = make_key("billing")
 
     assert set(record.scopes) == set(Scope)
 
 
-# Who is let in
+# Valid and invalid keys
 
 
 def test_a_good_key_opens_the_door():
@@ -112,7 +112,7 @@ def test_manifest_and_health_are_open_to_everybody(path):
     assert OJSClient("wrong").get(path).status_code == 200
 
 
-def test_an_unknown_path_tells_nobody_more_than_that():
+def test_an_unknown_path_reveals_nothing_more():
     assert OJSClient().get("/ojs/v1/nothing").status_code == 404
 
 
@@ -120,13 +120,13 @@ def test_an_unknown_path_tells_nobody_more_than_that():
 
 
 def test_even_an_open_server_refuses_a_wrong_key(settings):
-    """Whoever sends one means it: a typo must not look like success."""
+    """A client that sends a key intends to use it: a typo must not look like success."""
     settings.OJS = {"ALLOW_ANONYMOUS": True}
 
     assert OJSClient("wrong").push().status_code == 401
 
 
-# What is remembered
+# The cache
 
 
 def test_a_checked_key_costs_no_query_for_a_while(django_assert_num_queries):
@@ -161,7 +161,7 @@ def test_the_last_use_is_noted_to_the_minute(last_used, noted):
     assert timezone.now() - record.last_used_at < timedelta(minutes=1)
 
 
-# Keys bound to one worker or to a label (issue of the key decides, not the request)
+# Keys bound to one worker or to a label (the key decides, not the request)
 
 
 def test_a_bound_key_speaks_for_its_worker_without_saying_so():
@@ -175,7 +175,7 @@ def test_a_bound_key_speaks_for_its_worker_without_saying_so():
     assert (job.finished_by, job.unfenced) == ("worker-7", False)
 
 
-def test_a_bound_key_speaks_for_nobody_else():
+def test_a_bound_key_cannot_act_for_other_workers():
     client = client_with("work", worker_id="worker-7")
 
     reply = client.send("workers/fetch", {"queues": ["default"], "worker_id": "worker-8"})

@@ -40,7 +40,7 @@ PATH = "tests.shop.tasks"
 
 @pytest.fixture(autouse=True)
 def shop(settings):
-    """The tasks of the shop; they may only be imported once the setting is there."""
+    """The tasks of the shop; they may be imported only with the setting."""
     settings.TASKS = TASKS
     from tests.shop import tasks
 
@@ -49,7 +49,7 @@ def shop(settings):
 
 @pytest.fixture
 def heard():
-    """The signals of the framework, in order, with the status they told."""
+    """The signals of the framework, in order, with the status of the task."""
     told = []
 
     def receiver(name):
@@ -193,7 +193,7 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
 @pytest.mark.one_database
 @pytest.mark.django_db
 def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
-    """However many are left: its policy may say so, or the task itself."""
+    """However many are left: its policy or the task itself may make it final."""
     result = shop.charge.enqueue("never", "refuse")
 
     testing.run_jobs()
@@ -205,7 +205,7 @@ def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
 
 
 @pytest.mark.django_db
-def test_a_receiver_is_told_the_result_the_errors_and_the_exception(shop):
+def test_a_receiver_gets_the_result_the_errors_and_the_exception(shop):
     told = []
 
     def receive(sender, task_result, **kwargs):
@@ -411,7 +411,7 @@ def test_checks_are_silent_for_intervals_that_are_timedeltas(settings):
 
 
 def test_a_site_whose_modules_import_no_task_has_its_backend_checked(tmp_path):
-    """The framework registers its check where it is imported, which may be nowhere."""
+    """The framework registers its check when it is imported, which may be nowhere."""
     program = """
 import django
 from django.conf import settings
@@ -436,10 +436,10 @@ def test_checks_are_silent_for_a_good_one():
     assert run_checks(tags=["ojs"]) == []
 
 
-# A worker that died (task_finished comes from whoever discards its job)
+# A worker that died (`task_finished` is sent by the process that discards its job)
 
 
-def test_the_end_of_a_task_whose_worker_died_is_told(
+def test_the_end_of_a_task_whose_worker_died_is_signalled(
     db, shop, heard, django_capture_on_commit_callbacks
 ):
     result = shop.add.enqueue(1, 2)

@@ -1,4 +1,4 @@
-"""FETCH: which jobs a worker gets, in which order, and what that makes of them (worker §6)."""
+"""FETCH: which jobs a worker gets, in which order, and the effects on them (worker §6)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_no_more_than_asked_for(db):
     assert claim(count=2) == []
 
 
-def test_nobody_gets_a_job_twice(db):
+def test_a_job_is_never_fetched_twice(db):
     JobFactory.create_batch(5)
 
     first = {job.id for job in claim(count=3, worker_id="worker-1")}
@@ -136,7 +136,7 @@ def test_an_expired_job_is_never_run(db):
 # Due jobs: a fetch does not wait for the reaper
 
 
-def test_jobs_whose_time_has_come_are_fetched_although_nobody_promoted_them(db):
+def test_due_jobs_are_fetched_although_not_yet_promoted(db):
     JobFactory(type="retry", retryable=True, scheduled_at=ago(1))
     JobFactory(type="scheduled", scheduled=True, scheduled_at=ago(2))
     JobFactory(type="tomorrow", scheduled=True)
@@ -222,7 +222,7 @@ SELDOM = {
 
 
 @pytest.mark.parametrize("has", SELDOM)
-def test_what_few_jobs_have_is_told_of_those(db, has):
+def test_rare_attributes_are_returned_for_the_jobs_that_have_them(db, has):
     JobFactory(**SELDOM[has])
 
     (claimed,) = claim()
@@ -244,7 +244,7 @@ def test_each_time_of_the_workers_copy_is_the_jobs_own(db, waited):
         assert document[name] == format_timestamp(getattr(job, name)), name
 
 
-def test_a_history_and_a_checkpoint_are_told_too(db):
+def test_a_history_and_a_checkpoint_are_returned_too(db):
     failed, interrupted = JobFactory(attempt=1), JobFactory()
     JobErrorFactory(job=failed, attempt=1)
     Checkpoint.objects.create(job_id=interrupted.pk, state={"page": 7}, sequence=1, saved_at=ago(1))
@@ -317,7 +317,7 @@ def test_a_job_on_its_second_attempt_brings_its_history_along(db):
 
 
 def test_of_a_long_history_the_newest_come_along(db):
-    """Else a job that is retried for ever would bring ever more."""
+    """Otherwise the data for a job that is retried forever would keep growing."""
     job = JobFactory(retryable=True, scheduled_at=ago(1), attempt=80, max_attempts=1000)
     for attempt in range(1, 81):
         JobErrorFactory(job=job, attempt=attempt)
@@ -437,7 +437,7 @@ def test_an_empty_fetch_costs_no_more(db, django_assert_num_queries):
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_fetch_passes_over_jobs_that_another_is_claiming(django_db_blocker):
-    """SKIP LOCKED: nobody waits for anybody."""
+    """SKIP LOCKED: no fetch waits for another one."""
     JobFactory(type="locked", enqueued_at=ago(60))
     JobFactory(type="free")
     other = connection.copy()

@@ -25,7 +25,7 @@ pytest_plugins = ["jobs.pytest_plugin"]
 
 @pytest.fixture
 def ran() -> Iterator[list[Any]]:
-    """Handlers for the tests: what they were called with."""
+    """Handlers for the tests, which record their calls."""
     calls: list[Any] = []
 
     @handler("flow.say")

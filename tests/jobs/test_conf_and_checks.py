@@ -1,4 +1,4 @@
-"""The `OJS` setting, and what is said of one that is wrong (docs/architecture.md)."""
+"""The `OJS` setting, and the errors for a wrong one (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ def test_options_that_are_no_dictionary_are_an_error_and_no_traceback(settings):
     assert message.id == "ojs.E002"
 
 
-@pytest.mark.django_db  # Django 6 asks SQLite whether it has JSON
+@pytest.mark.django_db  # Django 6 queries SQLite for JSON support
 def test_the_command_tells_of_it_like_of_any_other_error(settings):
-    """All checks run, those of URLs too, which look at every view."""
+    """All checks run, including those of URLs, which access every view."""
     settings.OJS = {"HEARTBEAT_TIMEOUT": "abc"}
     clear_url_caches()
 
@@ -230,7 +230,7 @@ def test_moments_without_a_time_zone_are_refused(settings):
 
 @pytest.fixture
 def vendor(monkeypatch):
-    """Let the jobs' database be another one."""
+    """Pretend that the jobs' database is a different one."""
 
     def be(name: str) -> None:
         monkeypatch.setattr(type(connections[alias()]), "vendor", name)
@@ -255,7 +255,7 @@ def test_a_site_without_a_database_is_not_refused(vendor):
 
 
 class Replicas:
-    """Reads everything from somewhere else than it is written to."""
+    """Reads everything from a different database than it writes to."""
 
     def db_for_read(self, model, **hints):
         return "replica"
@@ -265,7 +265,7 @@ class Replicas:
 
 
 class Apart:
-    """Has forgotten the workers."""
+    """Routes the jobs, but not the workers."""
 
     def db_for_write(self, model, **hints):
         return "default" if model._meta.app_label == "ojs_jobs" else "elsewhere"

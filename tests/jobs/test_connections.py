@@ -1,4 +1,4 @@
-"""Connections notice that the database has gone; a restart of it costs no request an error."""
+"""Connections notice that the database has gone; a restart of it causes no errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def session() -> int:
 
 
 def hang_up() -> None:
-    """As a server does that restarts."""
+    """Act like a server that restarts."""
     number = session()
     line = select.poll()
     line.register(connection.connection.pgconn.socket, select.POLLRDHUP)
@@ -118,7 +118,7 @@ DEAF = """
 
 
 def test_a_server_that_heeds_nothing_is_left(transactional_db, caplog, monkeypatch):
-    """As a frozen one: it does not take the request to cancel either."""
+    """Like a frozen server, it does not process the cancel request either."""
     monkeypatch.setattr(watchdog, "PATIENCE", 0.1)
     with pytest.raises(OperationalError), watchdog.bounded("The chore", 0.1):
         number = session()
@@ -141,7 +141,7 @@ def test_waiting_for_something_else_is_no_concern_of_it(transactional_db, caplog
     long_enough = threading.Event()
     with watchdog.bounded("The worker", 0.01, long_enough.set):
         session()
-        # Said when it has lasted for twice the limit and the patience.
+        # Logged after twice the limit plus the patience.
         assert long_enough.wait(45)
         assert session()
 
@@ -181,7 +181,7 @@ def test_a_process_that_runs_for_long_adds_them_to_the_sites_own(transactional_d
         ("", {}, False),
     ],
 )
-def test_a_site_whose_database_is_elsewhere_is_told_what_to_add(
+def test_a_site_whose_database_is_elsewhere_is_asked_to_add_an_option(
     db, monkeypatch, host, options, warned
 ):
     monkeypatch.setitem(connection.settings_dict, "HOST", host)

@@ -1,4 +1,4 @@
-"""What producers and operators do: cancel, activate, retry, delete, pause (HTTP §9, §11, §12)."""
+"""Verbs of producers and operators: cancel, activate, retry, delete, pause (HTTP §9, §11, §12)."""
 
 from __future__ import annotations
 
@@ -262,6 +262,6 @@ def test_a_queue_can_be_paused_before_its_first_job(db):
     assert Queue.objects.get(pk="tomorrow").is_paused
 
 
-def test_a_queue_that_nobody_knows_cannot_be_resumed(db):
+def test_an_unknown_queue_cannot_be_resumed(db):
     with pytest.raises(NotFound):
         engine.resume("nowhere")

@@ -1,4 +1,4 @@
-"""Cron: what is registered runs when it is due, once, by its overlap policy (OJS cron)."""
+"""Cron: each occurrence runs when it is due, once, by the overlap policy (OJS cron)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(api, **fields):
 
 
 def make_due(name="report", seconds=1):
-    """Time passes: the next run of the cron job is `seconds` ago."""
+    """Let time pass: the next run of the cron job was `seconds` ago."""
     CronJob.objects.filter(pk=name).update(
         next_run_at=ago(seconds), anchored_at=ago(seconds + 3600)
     )
@@ -43,7 +43,7 @@ def skipped():
     return [event.data["reason"] for event in Event.objects.filter(type="cron.skipped")]
 
 
-def test_a_registration_is_told_back_in_the_words_of_every_document(api):
+def test_a_registration_is_answered_with_the_fields_of_every_document(api):
     body = {"name": "report", "cron": "0 9 * * *", "timezone": "Asia/Tokyo"}
     body |= {"type": "report.make", "args": [1], "options": {"queue": "reports"}}
     body |= {"description": "Every morning"}
@@ -299,7 +299,7 @@ def test_a_template_that_is_refused_when_it_is_due_stops_no_other_schedule(api):
     assert CronJob.objects.get(pk="a").next_run_at > ago(0)
 
 
-def test_a_time_the_clocks_left_out_is_told(api):
+def test_a_time_that_the_clocks_skipped_is_recorded(api):
     register(api, cron="30 2 * * *", timezone="America/New_York")
     CronJob.objects.update(anchored_at="2026-03-07T12:00:00Z", next_run_at="2026-03-09T06:30:00Z")
 

@@ -224,7 +224,7 @@ def test_a_handler_may_have_several_schedules():
     assert sorted(crontab.register().made) == ["often", "rarely"]
 
 
-# However many processes
+# Many processes
 
 
 @pytest.mark.django_db(transaction=True)

@@ -160,7 +160,7 @@ def test_a_circle_is_refused(edges):
     assert not Job.objects.exists()
 
 
-def test_nobody_can_activate_a_job_that_waits_for_another():
+def test_a_job_that_waits_for_another_cannot_be_activated():
     ids = enqueue({"a": [], "b": ["a"]})
 
     with pytest.raises(InvalidTransition, match="waits for other jobs"):
@@ -191,7 +191,7 @@ def test_ten_thousand_jobs_that_wait_for_one_are_freed_in_sets(django_assert_max
 
 def test_the_sweep_finishes_what_was_left_undone():
     ids = enqueue({"a": [], "b": ["a"]})
-    # A host's own SQL ended the job.
+    # The host site's own SQL ended the job.
     Job.objects.filter(pk=ids["a"]).update(state=State.COMPLETED, finished_at=ago(60))
 
     assert engine.repair() == 1

@@ -1,4 +1,4 @@
-"""What counts as an ISO 8601 duration, and how one is written (OJS retry §4, §14)."""
+"""Parsing and formatting of ISO 8601 durations (OJS retry §4, §14)."""
 
 from datetime import timedelta
 

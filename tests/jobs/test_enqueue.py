@@ -1,4 +1,4 @@
-"""PUSH: jobs come into being, all of a request or none (OJS core §7.1, HTTP §7.1, §7.2)."""
+"""PUSH: jobs are created, all of a request or none (OJS core §7.1, HTTP §7.1, §7.2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.factories import JobFactory, ago, ahead
 
 
 def push(**document):
-    """Enqueue one job through the engine's door; return what came back."""
+    """Enqueue one job through the engine; return the result."""
     now = timezone.now()
     return engine.enqueue([new_job({"type": "email.send", "args": []} | document, now)])[0]
 
@@ -38,7 +38,7 @@ def wire(moment) -> str:
     return moment.isoformat()
 
 
-# Which state
+# Initial state
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_everything_the_client_said_is_stored(db):
 
 @pytest.mark.parametrize("company", ["like it", "unlike it"])
 def test_a_batch_stores_what_each_job_would_store_by_itself(db, company):
-    """What all jobs of a batch share is told to the database once."""
+    """What all jobs of a batch share is sent to the database once."""
     document = {
         "type": "email.send",
         "args": [{"nobody": "else's"}],
@@ -160,7 +160,7 @@ def test_a_batch_stores_what_each_job_would_store_by_itself(db, company):
     ],
 )
 def test_a_job_is_the_same_whichever_statement_stored_it(db, document):
-    """There is one for a plain job, one for jobs that are alike, and one for all others."""
+    """There is one for a plain job, one for uniform batches, and one for all others."""
     new = new_job(document, timezone.now())
     chosen = new_job(document | {"id": str(uuid7())}, timezone.now())
     mixed = {"type": "report.build", "args": [], "meta": {"other": 1}}
@@ -273,7 +273,7 @@ def test_it_makes_no_difference_when_the_jobs_of_a_batch_are_looked_at(db, looke
         (row.id, "acme", row.args) for row in sorted(rows.values(), key=lambda row: row.id)
     ]
     assert all(job.created_at == rows[job.id].created_at for job in jobs)
-    # They are what a list of them is.
+    # They equal a list of them.
     assert jobs == list(jobs) == jobs[:]
     assert jobs[1] is list(jobs)[1] is jobs[-count + 1]
     assert repr(jobs[:2]) == repr(list(jobs)[:2])
@@ -365,7 +365,7 @@ def test_the_id_of_a_finished_job_stays_taken(db):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_batch_too_big_for_one_statement_is_still_all_or_none():
-    """The line goes dead when the last job is on its way, and the others are there already."""
+    """The connection breaks while the last job is being sent, after the others were stored."""
 
     def break_at_the_last_job(execute, sql, parameters, many, context):
         if "INSERT INTO" in sql and f"[{BATCH}]" in str(parameters):
@@ -407,7 +407,7 @@ def test_what_operators_decided_about_a_queue_survives_new_jobs(db):
     assert Queue.objects.get(pk="billing").is_paused
 
 
-# What is told
+# Events
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_the_signal_is_sent_once_the_jobs_are_committed(db, django_capture_on_co
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_rolled_back_enqueue_leaves_nothing_and_tells_nobody():
+def test_a_rolled_back_enqueue_leaves_nothing_and_sends_nothing():
     heard = []
 
     def listen(**kwargs):
@@ -476,18 +476,18 @@ def test_a_rolled_back_enqueue_leaves_nothing_and_tells_nobody():
 
     assert len(heard) == 1
     assert Job.objects.count() == 1
-    # The queue that was rolled back was made again.
+    # The queue that was rolled back was created again.
     assert Queue.objects.filter(pk="billing").exists()
 
 
-# What it costs
+# Queries
 
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", [1, 100])
 def test_enqueueing_is_one_statement_for_one_job_and_for_many(django_assert_num_queries, count):
-    # The first commit teaches a process that the queue exists.
+    # The first commit lets the process cache that the queue exists.
     push(options={"queue": "billing"})
 
     with django_assert_num_queries(1):

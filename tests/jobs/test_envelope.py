@@ -1,4 +1,4 @@
-"""What is told of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
+"""The envelope of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_a_retry_says_when_under_both_names(db):
 
 
 @pytest.mark.parametrize("result", [0, False, "", [], {}, "done", {"a": 1}])
-def test_every_result_but_none_is_told(db, result):
+def test_every_result_but_none_is_included(db, result):
     assert envelope(JobFactory(completed=True, result=result))["result"] == result
 
 
 def test_a_job_that_expired_before_it_ran_never_completed(db):
-    """L2-TTL-001 wants no `completed_at`; one that ran has it."""
+    """L2-TTL-001 expects no `completed_at`; a job that ran has it."""
     expired = envelope(JobFactory(discarded=True, attempt=0, started_at=None))
     ran = envelope(JobFactory(discarded=True))
 
@@ -137,7 +137,7 @@ def test_the_schedule_stays_on_a_job_that_runs(db):
     assert envelope(job)["scheduled_at"] == "2025-06-01T09:00:00Z"
 
 
-def test_a_deadline_that_was_taken_away_is_not_told(db):
+def test_a_deadline_that_was_removed_is_not_included(db):
     job = JobFactory(expires_at=None, attributes={"expires_at": "2025-06-01T09:00:00Z"})
 
     assert "expires_at" not in envelope(job)
@@ -153,8 +153,8 @@ def test_unknown_fields_come_back_and_never_replace_ours(db):
     assert document["args"] == job.args
 
 
-def test_workers_are_not_told_the_timeout_in_seconds(db):
-    """Public JavaScript workers would take it for milliseconds (CLIENTS §2)."""
+def test_workers_do_not_get_the_timeout_in_seconds(db):
+    """Public JavaScript workers would read it as milliseconds (CLIENTS §2)."""
     job = JobFactory(timeout=timedelta(seconds=30), attributes={"timeout": 30})
 
     assert envelope(job)["timeout"] == 30
@@ -166,7 +166,7 @@ def test_workers_are_not_told_the_timeout_in_seconds(db):
 # Errors
 
 
-def test_the_history_is_told_oldest_first_and_the_newest_stands_out(db):
+def test_the_history_is_listed_oldest_first_and_the_newest_stands_out(db):
     job = JobFactory(retryable=True, attempt=2)
     JobErrorFactory(job=job, attempt=1, type="First")
     JobErrorFactory(job=job, attempt=2, type="Second", code="smtp", details={"port": 587})
@@ -201,7 +201,7 @@ def test_a_fresh_start_clears_the_error_and_keeps_the_history(db):
 
 
 def test_each_error_has_what_the_documents_require():
-    """ERR-012 and retry §10.1 name the time of it differently."""
+    """ERR-012 and retry §10.1 have different names for its time."""
     entry = error_entry({"attempt": 1, "type": "Boom", "code": "", "occurred_at": MOMENT})
 
     assert entry == {
@@ -214,7 +214,7 @@ def test_each_error_has_what_the_documents_require():
     }
 
 
-def test_a_word_of_the_worker_is_told_even_if_it_is_no(db):
+def test_a_workers_answer_is_included_even_if_it_is_no(db):
     job = JobFactory(retryable=True)
     JobErrorFactory(job=job, retryable=False, occurred_at=ago(5))
 

@@ -1,4 +1,4 @@
-"""The durable record of what happened, and reading on where one stopped (OJS events §2, §6)."""
+"""The durable record of events, and reading it from a cursor (OJS events §2, §6)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(kind: str = "job.started", subject: str = "s", **fields) -> Event:
     return Event.objects.create(type=kind, subject=subject, time=timezone.now(), **fields)
 
 
-# One event on the wire
+# The document of an event
 
 
 def test_a_job_event_has_the_envelope_of_the_document(db):
@@ -104,7 +104,7 @@ def test_reading_goes_on_after_the_cursor(db):
 
 
 def test_a_cursor_from_before_the_order_of_ids_skips_nothing(db):
-    """Those read by transaction: what a later one had written first was still to come."""
+    """Those read by transaction: events a later transaction had written first were still due."""
     overtaken, read, new = (
         record(subject=str(number), txid=txid) for number, txid in enumerate((7, 6, 8))
     )
@@ -131,7 +131,7 @@ def test_what_was_rolled_back_did_not_happen():
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_jobs_life_is_told_in_order(db, backwards):
+def test_the_events_of_a_job_are_in_order(db, backwards):
     document = {"type": "email.send", "args": [], "retry": {"jitter": False, "max_attempts": 2}}
     engine.enqueue([new_job(document, timezone.now())])
     (job,) = engine.claim(["default"], worker_id="worker-1")
@@ -169,7 +169,7 @@ def write(writer: psycopg.Connection[Any], subject: str) -> None:
 
 @pytest.fixture
 def another_writer(transactional_db):
-    """A transaction open that has already written an event."""
+    """An open transaction that has already written an event."""
     with another_connection() as writer:
         write(writer, "early")
         yield writer
@@ -181,7 +181,7 @@ def subjects() -> list[str]:
 
 @pytest.mark.postgres
 def test_events_wait_for_an_older_transaction_that_still_writes(another_writer):
-    """Else a reader that saw the later one would never see the earlier one: it is behind."""
+    """Otherwise a reader of the later one would never see the earlier one behind its cursor."""
     record(subject="late")
 
     assert subjects() == []
@@ -213,7 +213,7 @@ def test_a_reader_misses_nothing_whatever_the_order_of_commits(another_writer):
 
 
 @pytest.mark.postgres
-def test_a_writer_that_gave_up_holds_nobody_back(another_writer):
+def test_a_writer_that_rolled_back_delays_no_reader(another_writer):
     record(subject="late")
 
     another_writer.rollback()
@@ -248,7 +248,7 @@ def test_a_writer_that_took_a_part_back_holds_back_what_follows_the_rest(transac
 
 @pytest.mark.postgres
 def test_events_after_a_part_that_was_taken_back_are_announced_anew(transactional_db):
-    """The lock goes with the savepoint, and so must the knowledge of it."""
+    """The lock is released with the savepoint, so it must be acquired again."""
     with another_connection() as writer:
         writer.execute("SELECT 1")
         with pytest.raises(ZeroDivisionError), writer.transaction():
@@ -262,7 +262,7 @@ def test_events_after_a_part_that_was_taken_back_are_announced_anew(transactiona
 
 @pytest.mark.postgres
 def test_a_transaction_that_began_long_ago_may_still_write_its_first_event(transactional_db):
-    """Its number is old, but not its place in the record."""
+    """Its number is old, but not its position in the record."""
     with another_connection() as writer:
         writer.execute("SELECT pg_current_xact_id()")
         record(subject="meanwhile")
@@ -312,7 +312,7 @@ def test_ids_beyond_what_a_lock_can_carry(transactional_db):
 
 @pytest.mark.postgres
 def test_one_lock_is_enough_for_a_transaction(another_writer):
-    """Each takes a place in memory that the whole server shares."""
+    """Each lock takes shared memory of the whole server."""
     for number in range(3):
         write(another_writer, str(number))
 

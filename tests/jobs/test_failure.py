@@ -1,4 +1,4 @@
-"""FAIL: an attempt went wrong; the retry policy and the handler decide what follows (OJS retry)."""
+"""FAIL: the retry policy and the handler decide what follows a failed attempt (OJS retry)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_worker_cannot_get_more_attempts_by_calling_an_error_retryable(db):
     assert job.state == State.DISCARDED
 
 
-# The handler's own word (retry §7) and the dead letter (dead letter §4)
+# The handler's own decision (retry §7) and the dead letter (dead letter §4)
 
 NOBODY_SAID, DISCARD, DEAD_LETTER = None, "discard", "dead_letter"
 
@@ -205,7 +205,7 @@ def test_the_code_retry_follows_the_policy_to_its_end(db):
 )
 @pytest.mark.parametrize("why", ["exhausted", "non-retryable"])
 def test_who_is_kept_in_the_dead_letter(db, on_exhaustion, code, kept, why):
-    """Discarded jobs are kept unless somebody asked for `discard` (docs/architecture.md)."""
+    """Discarded jobs are kept unless the policy is `discard` (docs/architecture.md)."""
     policy = {"non_retryable_errors": ["fatal"]} | (
         {"on_exhaustion": on_exhaustion} if on_exhaustion else {}
     )
@@ -224,7 +224,7 @@ def test_a_job_that_will_be_retried_is_no_dead_letter(db):
     assert (job.state, job.dead_letter) == (State.RETRYABLE, False)
 
 
-# What is kept of a failure (core §8, errors §6)
+# Stored details of a failure (core §8, errors §6)
 
 
 def test_everything_the_worker_said_of_the_error_is_kept(db):
@@ -282,7 +282,7 @@ def test_the_history_grows_with_each_failure(db):
     ]
 
 
-# Giving a job back (worker §9, docs/architecture.md)
+# Releasing a job (worker §9, docs/architecture.md)
 
 
 def test_a_released_job_is_available_at_once_and_its_attempt_does_not_count(db):
@@ -394,7 +394,7 @@ def test_nothing_to_fail_is_no_error(db):
     assert engine.fail([]) == []
 
 
-# What is told
+# Events and signals
 
 
 def told() -> list[tuple[str, dict]]:

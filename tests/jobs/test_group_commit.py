@@ -1,4 +1,4 @@
-"""Threads that want the same at the same time: one does it for all, and nobody waits for ever."""
+"""Concurrent requests of several threads: one thread runs them all, and none waits forever."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.processes import eventually
 
 
 class Gone(BaseException):
-    """What ends a thread without being an error of what it does."""
+    """Ends a thread without being an error of its work."""
 
 
 class Recorder:
-    """Answers each item with itself, in capitals; stops where it is told to."""
+    """Answers each item with itself, in capitals; pauses on request."""
 
     def __init__(self, *, most: int = 10, max_in_flight: int = 1) -> None:
         self.done: list[list[str]] = []
@@ -37,7 +37,7 @@ class Recorder:
         return [item.upper() for item in items]
 
     def behind_the_gate(self, *items: str, key: Callable[[str], str] = str) -> list[Future]:
-        """Ask for all of the items while another one is under way; go on when all of them wait."""
+        """Submit all items while another one is running; continue when all of them wait."""
         with ThreadPoolExecutor(len(items) + 1) as pool:
             gate = pool.submit(self.group.do, "gate", "gate")
             eventually(lambda: self.done == [["gate"]], lambda: "nothing is under way")
@@ -87,7 +87,7 @@ def test_two_with_one_key_are_never_done_at_once():
     assert recorder.done == [["gate"], ["a1", "b1"], ["a2"]]
 
 
-def test_several_may_be_under_way_and_only_then_somebody_waits():
+def test_a_caller_waits_only_at_the_limit_of_groups_in_flight():
     recorder = Recorder(max_in_flight=2)
 
     with ThreadPoolExecutor(1) as pool:
@@ -98,7 +98,7 @@ def test_several_may_be_under_way_and_only_then_somebody_waits():
 
 
 @pytest.mark.parametrize("problem", [ValueError(), Gone()], ids=["an error", "its end"])
-def test_what_ends_the_one_that_does_it_ends_nobody_else(problem):
+def test_an_error_of_the_committing_caller_reaches_no_other(problem):
     recorder = Recorder()
     recorder.problem = problem
 

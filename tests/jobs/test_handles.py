@@ -199,13 +199,13 @@ def test_what_a_handle_changes_is_rolled_back_with_the_transaction():
 
 @pytest.fixture
 def nobody_looks_by_himself(settings: Any) -> None:
-    """Whoever wakes was woken: on PostgreSQL nobody looks by himself in the length of a test."""
+    """Any thread that wakes was woken: on PostgreSQL none polls for the duration of a test."""
     settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_listener_is_left_behind():
-    """It would keep a connection to the test database, which then could not be dropped."""
+    """The listening thread would keep a connection to the test database and block its deletion."""
     yield
     from tests.jobs.test_wakeup import end_the_listener
 
@@ -236,7 +236,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 def is_waited_for() -> bool:
-    """Whether a thread waits, as far as that can be seen."""
+    """Whether a thread waits, as far as that is visible."""
     if connections[alias()].vendor != "postgresql":
         return True
     names = Listener.objects.filter(name__regex="^(job|workflow):").values_list("name", flat=True)
@@ -339,7 +339,7 @@ def test_another_transaction_may_wait():
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_nobody_waits_for_is_completed_by_one_statement(django_assert_num_queries):
+def test_a_job_without_a_waiter_is_completed_by_one_statement(django_assert_num_queries):
     handle = jobs.enqueue("report.build")
     claimed()
 
@@ -425,7 +425,7 @@ def test_the_mode_of_another_thread_is_none_of_this_one():
     assert found == [0] and Job.objects.count() == 1
 
 
-# What type checkers see
+# For type checkers
 
 
 def test_a_misspelt_name_is_no_name():

@@ -24,12 +24,12 @@ def test_an_id_begins_with_the_time_in_milliseconds():
     made = uuid7()
     after = time.time_ns() // 1_000_000
 
-    # Ids that were made too fast for the clock run a little ahead of it.
+    # Ids that were created faster than the clock runs are a little ahead of it.
     assert before <= made.int >> 80 <= after + 1000
 
 
 def test_ids_grow_strictly():
-    """They break the tie between jobs of one batch: first in, first out."""
+    """They break ties between jobs of one batch: first in, first out."""
     made = [uuid7() for _ in range(20_000)]
 
     assert made == sorted(made)

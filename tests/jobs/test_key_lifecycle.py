@@ -1,4 +1,4 @@
-"""Keys expire, get new secrets, and say who used them last."""
+"""API keys expire, get new secrets, and record their last use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = timedelta(days=1)
 
 
 def rotated(overlap=DAY, **fields):
-    """A key with two secrets: the record, the earlier one and the new one."""
+    """A key with two secrets: the record, the previous secret and the new one."""
     record, earlier = make_key("billing", **fields)
     new = rotate_key(record, overlap=overlap)
     record.refresh_from_db()
@@ -179,7 +179,7 @@ def test_a_key_that_has_ended_gets_no_new_secret(end, words):
     assert ApiKey.objects.get().digest == record.digest
 
 
-# Connections that stay open
+# Open connections
 
 
 def test_an_open_connection_learns_what_has_become_of_its_key(settings):
@@ -249,7 +249,7 @@ def test_the_last_use_is_written_once_a_minute_however_many_servers_there_are():
 
 
 def test_the_use_of_the_earlier_secret_is_known_by_itself():
-    """So that an operator sees who has not yet changed over."""
+    """So that an operator sees which clients have not switched yet."""
     record, earlier, new = rotated()
     caller_of(new)
     record.refresh_from_db()

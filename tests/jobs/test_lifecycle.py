@@ -1,7 +1,7 @@
 """The life of a job against the transition table of OJS core §6.3, row by row.
 
-The table is written out here once more, by hand from the document: what the engine does is held
-against it, not against our own copy.
+The table is repeated here, by hand from the document: the engine is checked against it, not
+against our own table.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CORE_6_3 = [
 OTHER_DOCUMENTS = [
     # Worker protocol §5.5.4 and §10.2: a lost reservation of the last attempt ends the job.
     (S.ACTIVE, E.TIMEOUT, S.DISCARDED),
-    # Worker protocol §9, `requeue: true`: the worker gives back what it will not finish.
+    # Worker protocol §9, `requeue: true`: the worker returns a job that it will not finish.
     (S.ACTIVE, E.RELEASE, S.AVAILABLE),
-    # Core §5.2, `expires_at`: a job that nobody took in time is discarded.
+    # Core §5.2, `expires_at`: a job that was not fetched in time is discarded.
     (S.SCHEDULED, E.EXPIRE, S.DISCARDED),
     (S.AVAILABLE, E.EXPIRE, S.DISCARDED),
     (S.PENDING, E.EXPIRE, S.DISCARDED),
     (S.RETRYABLE, E.EXPIRE, S.DISCARDED),
     # Admin API §7.4: a job that was cancelled by mistake.
     (S.CANCELLED, E.RETRY, S.AVAILABLE),
-    # Rate limiting §6.2, `reschedule`: a job whose limit is reached is put off.
+    # Rate limiting §6.2, `reschedule`: a job whose limit is reached is postponed.
     (S.AVAILABLE, E.DEFER, S.SCHEDULED),
 ]
 ALLOWED = {*CORE_6_3, *OTHER_DOCUMENTS}
@@ -63,7 +63,7 @@ every_state = pytest.mark.parametrize("state", list(State))
 
 
 def given(state: State, **fields) -> Job:
-    """A job in `state` whose every deadline lies ahead."""
+    """A job in `state` with all deadlines in the future."""
     trait = {} if state == S.AVAILABLE else {str(state): True}
     return JobFactory(**trait, **fields)
 
@@ -162,8 +162,8 @@ def test_the_database_itself_ties_terminal_states_to_the_time_they_were_reached(
         Job.objects.filter(pk=job.pk).update(finished_at=wrong)
 
 
-# Every verb of the engine. Each is tried on a job whose every deadline has passed, as far as its
-# state has deadlines, so that nothing but the state can hold the verb back.
+# Every verb of the engine, on a job with all possible deadlines in the past, so that only the
+# state can prevent the verb.
 
 
 def overdue(state: State) -> Job:
@@ -193,7 +193,7 @@ VERBS = {
     "retry": (E.RETRY, lambda job: engine.retry_finished(job.pk)),
 }
 CHORES = {"expire", "time_out", "promote_due", "discard_expired"}
-"""They look for jobs themselves: one they may not move is simply not found."""
+"""They select jobs themselves: one that they may not move is simply not found."""
 
 
 @every_state
@@ -238,11 +238,11 @@ def test_no_fetch_takes_a_job_before_its_time(db, state):
     assert state_of(job) == state
 
 
-# The statements written by hand, which `transition()` does not build
+# The hand-written statements, which `transition()` does not build
 
 
 def states_in(condition: str, statement: str) -> list[set[str]]:
-    """The states that each `WHERE` of a statement names after `condition`."""
+    """The states in each `WHERE` of a statement after `condition`."""
     found = re.findall(rf"{condition} (?:= ('\w+')|IN \(([^)]*)\))", statement)
     return [set(re.findall(r"'(\w+)'", "".join(names))) for names in found]
 

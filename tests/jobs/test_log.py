@@ -1,4 +1,4 @@
-"""What the log says of jobs."""
+"""Log lines about jobs."""
 
 from __future__ import annotations
 

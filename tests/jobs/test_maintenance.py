@@ -1,4 +1,4 @@
-"""Maintenance mode: one switch, and everything waits (OJS admin API §12.1)."""
+"""Maintenance mode: one switch that makes everything wait (OJS admin API §12.1)."""
 
 from __future__ import annotations
 

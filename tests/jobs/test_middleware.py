@@ -1,4 +1,4 @@
-"""Both chains: order, dropping, errors, changing them; the context that travels in `meta`."""
+"""Both chains: order, dropping, errors, changes; the context in `meta`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Mark:
-    """Writes its letter into `meta["order"]` on the way in."""
+    """Appends its letter to `meta["order"]` on the way in."""
 
     letter = "a"
 
@@ -71,7 +71,7 @@ def chain(settings):
 
 @pytest.fixture
 def spoken():
-    """What the handler `tests.speak` saw of the world around it."""
+    """The environment that the handler `tests.speak` saw."""
     seen = []
 
     @handlers.handler("tests.speak")
@@ -191,7 +191,7 @@ def test_the_request_a_job_comes_from_travels_in_its_meta(settings):
     }
 
 
-def test_an_async_view_and_a_visitor_who_is_nobody(settings):
+def test_an_async_view_and_an_anonymous_visitor(settings):
     settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.ContextMiddleware"]}
     request = RequestFactory().get("/", headers={"X-Request-Id": "req_2"})
     request.user = AnonymousUser()
@@ -231,7 +231,7 @@ def test_a_job_runs_in_the_locale_it_was_enqueued_in_and_hands_its_context_on(se
 
 
 class Around:
-    """Wraps what is inside in the letters of its place."""
+    """Wraps the result in its letter."""
 
     def __call__(self, context, next):
         return f"({next()})"

@@ -1,9 +1,9 @@
 """Random operations on the engine against a small model of OJS core §6.3.
 
-The model is a dictionary and a few rules written from the documents. Whatever is done in whatever
-order, the database must say of every job what the model says: its state, its attempt, its holder
-and how many errors it has. No job is ever lost, none runs more often than it may, and an active
-one always has a reservation.
+The model is a dictionary and a few rules from the documents. After any sequence of operations, the
+database must agree with the model about every job: its state, its attempt, its holder and its
+number of errors. No job is ever lost, none runs more often than it may, and an active job always
+has a reservation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.database import alias, atomic
 
 LONG_AGO = timedelta(hours=1)
 WORKERS = ["", "worker-1", "worker-2"]
-"""The first is a client that does not say who it is."""
+"""The first one is a client without a worker id."""
 
 workers = st.sampled_from(WORKERS)
 attempts = st.sampled_from([0, 1, 2, 2, 3, 3])
@@ -39,23 +39,23 @@ attempts = st.sampled_from([0, 1, 2, 2, 3, 3])
 
 @dataclass
 class Expected:
-    """What the model believes of a job."""
+    """The model's state of a job."""
 
     state: State
     max_attempts: int
     discard: bool
-    """Somebody asked for `on_exhaustion: discard`."""
+    """The policy is `on_exhaustion: discard`."""
     attempt: int = 0
     counted: bool = False
-    """A recovery, or a release, has counted the attempt that is due."""
+    """A recovery, or a release, has counted the next attempt."""
     due: bool = False
-    """Its scheduled time has come, and nobody has promoted it yet."""
+    """Its scheduled time has come, but it has not been promoted yet."""
     expired: bool = False
     holder: str = ""
     errors: int = 0
     dead_letter: bool = False
     runs: int = 0
-    """Attempts that began since it was last given fresh ones, released ones not counted."""
+    """Attempts since it last got fresh ones, without released ones."""
 
     @property
     def fetchable(self) -> bool:
@@ -63,7 +63,7 @@ class Expected:
         return waiting and not self.expired
 
     def leave(self, state: State) -> None:
-        """Go to `state`; no longer held, no longer due."""
+        """Move to `state`; no longer held, no longer due."""
         self.state, self.holder, self.due = state, "", False
 
     def fail_for_good(self, *, kept: bool) -> None:
@@ -120,7 +120,7 @@ class Lifecycle(RuleBasedStateMachine):
         return data.draw(choices)
 
     def an_active_job(self, data: Any) -> UUID:
-        """Draw an active job. Where there is none, one is made: most rules need it."""
+        """Draw an active job. If there is none, create one: most rules need it."""
         if not self.in_state(State.ACTIVE):
             self.make(State.AVAILABLE, data.draw(attempts), discard=data.draw(st.booleans()))
             self.take(data.draw(workers), count=5)
@@ -143,12 +143,12 @@ class Lifecycle(RuleBasedStateMachine):
         )
 
     def expect(self, outcome: Any, allowed: bool) -> bool:
-        """Check that an outcome was accepted or refused as the model says; return which."""
+        """Check that an outcome was accepted or refused as in the model; return which."""
         assert (outcome.error is None) is allowed, (outcome, allowed)
         return allowed
 
     def attempt_of(self, verb: Any, job_id: UUID, allowed: bool) -> bool:
-        """Call a verb that raises when it refuses; check that it does as the model says."""
+        """Call a verb that raises when it refuses; check it against the model."""
         try:
             with atomic():
                 verb(job_id)
@@ -170,7 +170,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.make(kind, max_attempts, discard=discard, count=count)
 
     def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
-        # An hour: on a slow machine a second passes, and a job is due that the model holds back.
+        # An hour: on a slow machine a second may pass, and make a job due that is not in the model.
         retry: dict[str, Any] = {"max_attempts": max_attempts}
         retry |= {"initial_interval": "PT1H", "max_interval": "PT1H"}
         options: dict[str, Any] = {"retry": retry}
@@ -382,7 +382,7 @@ class Lifecycle(RuleBasedStateMachine):
             job.leave(State.AVAILABLE)
             job.attempt, job.counted, job.runs = 0, False, 0
             job.dead_letter = job.expired = False
-            # At once, so that the fresh attempts are seen to be fresh.
+            # Immediately, to check that the attempts are fresh.
             self.take("worker-1", count=10)
 
     @precondition(lambda self: self.in_state(State.DISCARDED))
@@ -396,7 +396,7 @@ class Lifecycle(RuleBasedStateMachine):
         if gone:
             del self.jobs[job_id]
 
-    # What must hold after every step
+    # Invariants after every step
 
     @invariant()
     def the_database_agrees_with_the_model(self):

@@ -1,4 +1,4 @@
-"""Workflow state propagation against a small model, in any order of endings (OJS workflows §8)."""
+"""Workflows against a small model, with jobs ending in any order (OJS workflows §8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 KINDS = ("chain", "group", "batch")
 CALLBACKS = ("on_complete", "on_success", "on_failure")
-# Each job's type says how it ends, so that the model knows without asking.
+# Each job's type determines how it ends, so that the model can predict it.
 LEAVES = st.sampled_from(["ok", "bad"]).map(lambda end: {"type": end, "args": []})
 
 
@@ -40,7 +40,7 @@ WORKFLOWS = _around(st.recursive(LEAVES, _around, max_leaves=6))
 
 
 class Model:
-    """What should become of a workflow, told in a dozen lines: no rows, no order, no locks."""
+    """The expected outcome of a workflow, in a dozen lines: no rows, no order, no locks."""
 
     def __init__(self) -> None:
         self.ran = 0
@@ -61,7 +61,7 @@ class Model:
 
 
 def settle_all(choose: Any) -> None:
-    """Play a worker that ends its jobs in whatever order and portions `choose` says."""
+    """Play a worker that ends its jobs in the order and portions that `choose` gives."""
     held: list[Any] = []
     while True:
         held += engine.claim(["default"], count=100)

@@ -1,4 +1,4 @@
-"""The hot statements on PostgreSQL go to libpq as they are; nobody can tell but by the clock."""
+"""The hot statements on PostgreSQL bypass cursors, without any visible difference but speed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_errors_are_those_of_django():
         run(INSERT, ["one"])
     with pytest.raises(DataError):
         run(INSERT, ["x" * 200])
-    # The connection has not suffered.
+    # The connection is still usable.
     assert run(INSERT, ["two"]) == [("two",)]
 
 
@@ -152,7 +152,7 @@ def test_a_broken_transaction_refuses_it_as_every_statement():
         connection.needs_rollback = False
 
 
-def test_what_somebody_discarded_is_prepared_again():
+def test_a_discarded_statement_is_prepared_again():
     run("SELECT %s::int", [1])
     with connection.cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
@@ -206,7 +206,7 @@ def test_a_rollback_does_not_make_it_unknown():
 
 @pytest.mark.parametrize("threshold", [0, 1])
 def test_where_psycopg_prepares_by_itself_all_go_its_way(threshold):
-    """It has everything of the connection forgotten when a transaction is rolled back."""
+    """On a rollback, it discards all prepared statements of the connection."""
     Queue.objects.exists()
     connection.connection.prepare_threshold = threshold
     with pytest.raises(ZeroDivisionError), atomic():
@@ -259,13 +259,13 @@ def test_a_connection_that_broke_is_reported_and_replaced():
 
 @pytest.mark.parametrize("statements", [1, 2])
 def test_other_threads_go_on_while_one_waits_for_the_database(statements):
-    """libpq waits without the interpreter's lock; else a server would stand still."""
+    """libpq waits without the interpreter's lock; otherwise a server would stand still."""
     with atomic():
         run("SELECT pg_advisory_xact_lock(%s::bigint)", [7])
         answers: list[Any] = []
 
         def wait_for_the_lock() -> None:
-            # An error, not a test that never ends, where the lock cannot be given up meanwhile.
+            # An error instead of a test that never ends, if the lock cannot be released.
             run("SELECT set_config('lock_timeout', %s, false)", ["20s"])
             lock = ("SELECT pg_advisory_lock(%s::bigint)", [7])
             answers.append(run_together(*[lock] * statements))
@@ -304,7 +304,7 @@ def test_of_several_all_are_undone_by_the_error_of_one(watched, fails):
         run_together(*statements)
 
     assert not Queue.objects.exists()
-    # The connection has not suffered.
+    # The connection is still usable.
     assert run_together((INSERT, ["one"]), (INSERT, ["two"])) == [[("one",)], [("two",)]]
 
 
@@ -325,7 +325,7 @@ def test_several_in_a_savepoint_are_undone_with_it():
     assert Queue.objects.get().name == "other"
 
 
-def test_several_that_somebody_discarded_are_prepared_again():
+def test_several_discarded_statements_are_prepared_again():
     both = (INSERT, ["one"]), ("SELECT %s::int", [1])
     run_together(*both)
     Queue.objects.all().delete()

@@ -101,7 +101,7 @@ def test_a_datetime_without_a_time_zone_is_refused():
     assert "time zone" in refused(scheduled_at=datetime(2030, 1, 1)).message
 
 
-# What was checked once is not checked in full again
+# The cache of validated jobs
 
 
 @pytest.mark.django_db
@@ -312,7 +312,7 @@ def test_the_rules_are_those_of_http(arguments, field):
     assert refused(**arguments).details["field"] == field
 
 
-def test_an_option_nobody_knows_is_refused():
+def test_an_unknown_option_is_refused():
     with pytest.raises(InvalidRequest, match="no option 'que'"):
         jobs.enqueue_many([{"type": "email.send", "que": "mail"}])
 
@@ -331,7 +331,7 @@ def test_async_code_enqueues_too():
 @pytest.mark.django_db
 def test_one_job_costs_one_query(django_assert_num_queries, django_capture_on_commit_callbacks):
     with django_capture_on_commit_callbacks(execute=True):
-        jobs.enqueue("email.send")  # makes the queue, and remembers that it exists
+        jobs.enqueue("email.send")  # creates the queue, and caches that it exists
 
     # SQLite: maintenance, guarded queues, savepoint, job, event, savepoint released.
     with django_assert_num_queries(1 if connection.vendor == "postgresql" else 6):

@@ -1,4 +1,4 @@
-"""Projects: a key that belongs to one sees its own jobs and workers, on every protocol."""
+"""Projects: a project's key sees only its own jobs and workers, on every protocol."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ QUEUE, SPECS = "/ojs/v1/queues/default", "/ojs/v1/job-specs"
     ],
 )
 def test_what_all_projects_share_is_not_for_the_key_of_one(site, method, path, body):
-    """One project's operator would stop the jobs of all the others."""
+    """Otherwise one project's operator could stop the jobs of all others."""
     ojs().pushed()
 
     reply = getattr(ojs("acme"), method)(
@@ -373,7 +373,7 @@ def test_a_project_cannot_take_the_schedule_of_another(site):
     assert CronJob.objects.get().project == "other"
 
 
-# What it costs
+# Queries
 
 
 @pytest.mark.postgres

@@ -1,8 +1,8 @@
 """How PostgreSQL finds the rows of the hot statements when the table is big.
 
-Guards what was measured: a fetch reads the available jobs of a queue in their order and no
-further, an ack finds its job by primary key whatever else is in flight, and no sweep reads the
-whole table. The table holds 100,000 finished, 10,000 waiting and 2,000 active jobs.
+A fetch reads the available jobs of a queue in their order and no further, an ack finds its job by
+primary key whatever else is active, and no sweep reads the whole table. The table has 100,000
+finished, 10,000 waiting and 2,000 active jobs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fill(first: int, last: int) -> None:
 
 @pytest.fixture(scope="module")
 def big_table(django_db_setup, django_db_blocker):
-    """Filled once for all tests of this file, which only ask for plans."""
+    """Filled once for all tests of this file, which only request plans."""
     with django_db_blocker.unblock():
         with rolled_back():
             fill(1, 112_000)
@@ -76,7 +76,7 @@ def plan(statement: str, parameters: Any) -> str:
 
 
 def plan_of(action: Callable[[], Any], beginning: str) -> str:
-    """Do `action`; return the plan of its statement that begins with `beginning`."""
+    """Run `action`; return the plan of its statement that begins with `beginning`."""
     seen: list[tuple[str, Any]] = []
 
     def watch(execute, sql, parameters, many, context):
@@ -90,7 +90,7 @@ def plan_of(action: Callable[[], Any], beginning: str) -> str:
 
 
 def indexes(found: str) -> set[str]:
-    """The indexes of the job table that a plan reads; the table itself if it reads all of it."""
+    """The indexes of the job table in a plan; the table itself if it is read completely."""
     read = set(re.findall(r"(?:using|on) (ojs_job_\w+|ojs_jobs_job_pkey)", found))
     return read | set(re.findall(r"Seq Scan on (ojs_jobs_job)\b", found))
 
@@ -99,9 +99,9 @@ def acks(count: int) -> list[engine.Completion]:
     return [engine.Completion(uuid7(), worker_id="worker-1") for _ in range(count)]
 
 
-# First, while the big table is not there yet.
+# First, before the big table exists.
 def test_one_ack_does_not_read_a_small_table_either():
-    """A planner who expects a hundred acks finds it cheaper to read all jobs."""
+    """A planner that expects a hundred acks finds it cheaper to read all jobs."""
     fill(111_000, 113_000)
 
     found = plan_of(lambda: engine.complete(acks(1)), "WITH done")
@@ -116,7 +116,7 @@ def test_a_fetch_reads_available_and_due_jobs_in_order_from_their_indexes(big_ta
 
     found = plan_of(lambda: engine.claim(queues, count=limit, types=types), "WITH gate")
 
-    # Which of the two indexes on due jobs depends on how many there are.
+    # Which of the two indexes on due jobs is used depends on their number.
     due = {"ojs_job_due", "ojs_job_due_queue"}
     assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey"}
     assert indexes(found) & due
@@ -139,7 +139,7 @@ def test_what_a_fetch_asks_of_its_worker_changes_nothing_of_that(big_table, limi
 
 
 def in_order(found: str) -> None:
-    """Rows come out of the index in their order: to sort them would mean to read a whole queue."""
+    """The index yields rows in order: sorting them would mean reading a whole queue."""
     available = found[found.index("CTE available") : found.index("CTE next")]
     assert "Sort" not in available
 
@@ -216,9 +216,9 @@ NOT_HEAP_ONLY = """
 
 
 def test_a_heartbeat_touches_no_column_of_an_index():
-    """Or PostgreSQL would write all indexes of a job anew, for each job of each heartbeat."""
+    """Otherwise PostgreSQL would rewrite all indexes for each job of each heartbeat."""
     with connection.cursor() as cursor:
-        # On a page that other tests have filled, there is no room for heap-only updates.
+        # Pages that other tests have filled have no room for heap-only updates.
         cursor.execute("TRUNCATE ojs_jobs_job, ojs_workers_worker CASCADE")
     WorkerFactory(worker_id="w")
     ids = [str(job.pk) for job in JobFactory.create_batch(3, active=True, reserved_by="w")]

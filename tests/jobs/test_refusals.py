@@ -1,4 +1,4 @@
-"""The audit of refused requests: what is written, how much of it, and what is not."""
+"""The audit of refused requests: what is recorded, how much of it, and what is not."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_refusals_are_no_events_which_every_producer_could_read():
     assert not Event.objects.exists()
 
 
-# How much is written
+# Limits
 
 
 def test_what_repeats_itself_is_one_row():
@@ -185,7 +185,7 @@ def test_the_memory_of_a_process_is_bounded(monkeypatch):
     taken = [throttle.take(call, float(second)) for second, call in enumerate(calls)]
 
     written = [refusal for refusal in taken if refusal is not None]
-    # The first kind was forgotten meanwhile, but not the one refusal that had no row.
+    # The first kind was dropped meanwhile, but not its one refusal without a row.
     assert len(written) == len(calls) - 1
     assert sum(refusal.count + refusal.others for refusal in written) == len(calls)
 

@@ -1,4 +1,4 @@
-"""Reservations: extended by heartbeats, lost by time or with their worker (worker §5, §10)."""
+"""Reservations: extended by heartbeats, lost by expiry or with their worker (worker §5, §10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seconds(value: float | None) -> timedelta | None:
 
 
 def left(job: Job) -> float:
-    """Seconds until the job's reservation runs out."""
+    """Seconds until the job's reservation expires."""
     job.refresh_from_db()
     return (job.reserved_until - timezone.now()).total_seconds()
 
@@ -35,7 +35,7 @@ def left(job: Job) -> float:
     [
         # The period of the reservation starts again …
         (None, 600, None, None, 600),
-        # … or the one the worker asks for …
+        # … or the one that the worker requests …
         (None, 600, 900, None, 900),
         (None, 600, 120, None, 120),
         # … but never less than a job's own.
@@ -92,7 +92,7 @@ def test_jobs_the_heartbeat_does_not_name_are_not_extended(db):
     assert left(unnamed) <= 5
 
 
-def test_a_job_fetched_without_a_worker_id_is_adopted_by_whoever_says_to_run_it(db):
+def test_a_job_fetched_without_a_worker_id_is_adopted_by_the_worker_that_reports_it(db):
     job = JobFactory(active=True, reserved_by="")
 
     assert engine.extend([job.pk], worker_id="worker-3") == {job.pk}
@@ -103,7 +103,7 @@ def test_a_job_fetched_without_a_worker_id_is_adopted_by_whoever_says_to_run_it(
 
 
 def test_a_reservation_whose_time_is_up_can_still_be_extended(db):
-    """Nobody has taken it back yet, and the worker is alive."""
+    """It has not been reclaimed yet, and the worker is alive."""
     job = JobFactory(active=True, reserved_until=ago(5))
 
     engine.extend([job.pk], worker_id="worker-1")
@@ -239,7 +239,7 @@ def test_a_batch_is_bounded_and_the_next_takes_the_rest(db):
     assert Job.objects.filter(state=State.AVAILABLE).count() == BATCH_SIZE + 1
 
 
-# Reclaiming for another reason (§10.2)
+# Reclaiming jobs of dead workers (§10.2)
 
 
 def test_the_jobs_of_a_dead_worker_are_taken_back_before_their_time(db):
@@ -289,7 +289,7 @@ def test_a_job_that_is_being_settled_right_now_is_left_alone():
     assert Job.objects.get(pk=settled.pk).state == State.ACTIVE
 
 
-# What is told
+# Events and signals
 
 
 def test_the_record_tells_of_the_crash_and_of_what_follows(db):
@@ -323,7 +323,7 @@ def test_the_record_tells_of_the_crash_and_of_what_follows(db):
 
 
 def test_the_error_of_an_expiry_says_how_long_nothing_was_heard(db, api):
-    """OJS timeouts §8, §11.1; also where nothing is recorded."""
+    """OJS timeouts §8, §11.1; even if no events are recorded."""
     hour = timedelta(hours=1)
     job = JobFactory(active=True, reserved_until=ago(90), reserved_for=hour, attempt=1)
     odd = JobFactory(active=True, reserved_until=ago(90), reserved_for=timedelta(seconds=0.25))
@@ -379,6 +379,6 @@ def test_listeners_hear_how_many_and_why(db, django_capture_on_commit_callbacks)
 def test_a_batch_is_taken_back_in_one_statement(db, django_assert_num_queries):
     JobFactory.create_batch(20, active=True, reserved_until=ago(1))
 
-    # One, between the two that mark the savepoint.
+    # One, between the two for the savepoint.
     with django_assert_num_queries(3):
         assert engine.expire() == 20

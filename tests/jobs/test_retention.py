@@ -1,4 +1,4 @@
-"""What is deleted, and when, and what never (dead letter §5, §8)."""
+"""What is deleted, when, and what is never deleted (dead letter §5, §8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY = 86_400
 
 
 def prune() -> int:
-    """Prune until nothing is left to prune, as the reaper does; return how many went."""
+    """Prune until nothing is left to prune, as the reaper does; return how many were deleted."""
     total = 0
     while count := engine.prune_jobs():
         total += count

@@ -1,6 +1,6 @@
-"""How long a failed job waits, which failures end it, and which policies are refused.
+"""Backoff of failed jobs, final failures, and refused policies.
 
-Backoff reproduces the tables of OJS retry §3, §5 and §12 row by row.
+Delays reproduce the tables of OJS retry §3, §5 and §12 row by row.
 """
 
 from datetime import timedelta

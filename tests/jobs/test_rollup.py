@@ -1,4 +1,4 @@
-"""Roll-ups: what the charts are drawn from."""
+"""Roll-ups: the data of the charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def catch_up():
 
 
 def settled(seconds_ago, *, wait=1.0, run=0.1, **traits):
-    """A completed job that finished so long ago."""
+    """A completed job that finished that long ago."""
     finished = traits.pop("finished_at", None) or ago(seconds_ago)
     started = finished - timedelta(seconds=run)
     return JobFactory(

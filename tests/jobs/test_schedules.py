@@ -1,4 +1,4 @@
-"""When schedules are due (OJS cron §3 to §5), also asked of a second library."""
+"""When schedules are due (OJS cron §3 to §5), compared with a second library."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_what_is_no_schedule_is_refused(expression):
     "zone",
     ["", "+05:00", "UTC+5", "EST", "PST", "CET", "EST5EDT", "Mars/Olympus", "../etc/passwd", "utc"],
 )
-def test_offsets_abbreviations_and_places_nobody_knows_are_no_time_zones(zone):
+def test_offsets_abbreviations_and_unknown_places_are_no_time_zones(zone):
     with pytest.raises(InvalidSchedule):
         read_schedule("@daily", zone)
 
@@ -152,7 +152,7 @@ def test_places_are_time_zones(zone):
     assert due("@daily", zone=zone)
 
 
-def test_a_time_that_does_not_exist_is_left_out_and_told():
+def test_a_time_that_does_not_exist_is_skipped_and_counted():
     schedule = read_schedule("30 2 * * *", NEW_YORK)
 
     found = schedule.after(utc(2026, 3, 7, 12))
@@ -213,7 +213,7 @@ def test_the_nearest_weekday_is_a_weekday_of_its_month_two_days_off_at_most(year
 
 def field(least: int, most: int) -> st.SearchStrategy[str]:
     numbers = st.integers(least, most)
-    # croniter takes 1-1 for the whole range.
+    # croniter reads 1-1 as the whole range.
     pairs = st.tuples(numbers, numbers).filter(lambda pair: pair[0] < pair[1])
     ranges = pairs.map(lambda pair: f"{pair[0]}-{pair[1]}")
     steps = st.integers(2, max(2, most // 2)).map(lambda step: f"*/{step}")
@@ -257,7 +257,7 @@ def test_around_every_change_of_clocks_each_wall_clock_time_comes_once_if_it_exi
     assert len(changes) == 20
     for change in changes:
         begin = (change - timedelta(hours=4)).astimezone(place).replace(tzinfo=None)
-        # The second library, on the wall clock without any zone; the rules of §5.2 put to it.
+        # The second library, in local time without a zone, with the rules of §5.2 applied.
         other = croniter("*/10 * * * *", begin)
         walls = [other.get_next(datetime) for _ in range(48)]
         exist = [

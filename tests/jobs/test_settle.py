@@ -1,4 +1,4 @@
-"""ACK: a worker finished its jobs, and only what it holds (core §7.3, worker §5.6, §10.4)."""
+"""ACK: a worker finishes jobs, but only those it holds (core §7.3, worker §5.6, §10.4)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_the_holder_may_ack(db):
     assert (job.state, job.reserved_by, job.result) == (State.ACTIVE, "worker-1", None)
 
 
-def test_a_named_worker_may_not_ack_a_job_that_nobody_in_particular_holds(db):
+def test_a_named_worker_may_not_ack_a_job_fetched_without_a_worker_id(db):
     job = JobFactory(active=True, reserved_by="")
 
     assert isinstance(ack(job, worker_id="worker-1").error, ReservationLost)
@@ -74,7 +74,7 @@ def test_an_older_attempt_of_the_same_worker_may_not_ack(db):
 
 
 def test_an_ack_that_tells_no_worker_is_accepted_and_marked(db):
-    """No public SDK names itself in an ACK (docs/architecture.md)."""
+    """No public SDK sends its worker id in an ACK (docs/architecture.md)."""
     job = JobFactory(active=True, reserved_by="worker-1")
 
     outcome = ack(job)
@@ -118,8 +118,8 @@ def test_a_job_that_does_not_exist_cannot_be_acked(db):
     assert not RefusedFinish.objects.exists()
 
 
-def test_an_ack_after_the_deadline_counts_as_long_as_nobody_took_the_job_back(db):
-    """The reservation is lost when it is taken back, not when its time is up (§5.5)."""
+def test_an_ack_after_the_deadline_counts_until_the_job_is_reclaimed(db):
+    """The reservation is lost when the job is reclaimed, not when the time is up (§5.5)."""
     job = JobFactory(active=True, reserved_until=ago(60))
 
     assert ack(job, worker_id="worker-1").error is None
@@ -192,7 +192,7 @@ def test_nothing_to_settle_is_no_error(db):
     assert engine.complete([]) == []
 
 
-# What is told
+# Events and signals
 
 
 def test_refused_finishes_are_remembered_for_operators(db, django_capture_on_commit_callbacks):
@@ -259,7 +259,7 @@ def test_the_errors_of_earlier_attempts_stay(db):
     assert job.errors.count() == 1
 
 
-# What it costs, on PostgreSQL
+# Queries on PostgreSQL
 
 
 @pytest.mark.postgres

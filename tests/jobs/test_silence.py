@@ -1,4 +1,4 @@
-"""A database server that falls silent is given up by all connections at once; a busy one is not."""
+"""A silent database server is given up by all connections at once; a busy one is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER = "SELECT pg_sleep(600)"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """What takes seconds takes a part of one."""
+    """Shortens periods of seconds to fractions of a second."""
     monkeypatch.setattr(watchdog, "TICK", 0.02)
     monkeypatch.setattr(silence, "SUSPICION", 0.1)
     monkeypatch.setattr(silence, "PAUSE", 0.2)
@@ -45,7 +45,7 @@ def proxy(transactional_db) -> Iterator[Proxy]:
 
 @pytest.fixture
 def site(proxy) -> Iterator[Proxy]:
-    """Django's own connections lead through the proxy."""
+    """Connects Django's own connections through the proxy."""
     own = {name: connection.settings_dict[name] for name in ("HOST", "PORT")}
     connection.close()
     connection.settings_dict.update(HOST=proxy.host, PORT=proxy.port)
@@ -55,7 +55,7 @@ def site(proxy) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy) -> psycopg.Connection[Any]:
-    """A connection of psycopg's that is watched, as the one that listens for jobs is."""
+    """A watched psycopg connection, like the one that listens for jobs."""
     parameters = dict(connection.get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
@@ -66,7 +66,7 @@ def through(proxy: Proxy) -> psycopg.Connection[Any]:
 
 
 def beside(function: Any, *arguments: Any) -> Future[Any]:
-    """What a thread of its own will return or raise."""
+    """The future result or exception of a separate thread."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
@@ -100,7 +100,7 @@ def test_all_statements_that_wait_for_a_frozen_server_end(proxy, caplog):
 
 
 def test_connections_on_which_nothing_was_asked_are_given_up_as_well(site):
-    """Or the next request of each thread would have to find out anew."""
+    """Otherwise the next request of each thread would have to detect it again."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     other = through(site)
@@ -117,7 +117,7 @@ def test_connections_on_which_nothing_was_asked_are_given_up_as_well(site):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_leaves_the_connections_of_its_parent_alone(proxy):
-    """A worker process: both have the socket, and shutting it down would do so for both."""
+    """A worker process: both share the socket, and shutting it down would affect both."""
     line = through(proxy)
 
     child = os.fork()
@@ -158,7 +158,7 @@ RELEASE = "SELECT pg_advisory_unlock(12)"
 
 @pytest.fixture
 def locked(proxy, monkeypatch) -> Iterator[psycopg.Connection[Any]]:
-    # This machine may be busy itself. A question that is answered costs none of the time.
+    # This machine may be busy itself. An answered probe restarts the time.
     monkeypatch.setattr(silence, "PAUSE", 1.5)
     with through(proxy) as holder:
         holder.execute(WAIT)
@@ -170,7 +170,7 @@ def test_a_statement_may_wait_for_as_long_as_its_server_answers(proxy, locked):
     outcome = beside(waiting.execute, WAIT)
     before = proxy.taken
 
-    # Each question is a connection.
+    # Each probe is a connection.
     eventually(lambda: proxy.taken >= before + 3 * silence.QUESTIONS)
     locked.execute(RELEASE)
 
@@ -222,7 +222,7 @@ def test_a_server_of_which_only_the_machine_is_left_answers_nothing(proxy):
     assert not silence.answers((silence.socket.AF_INET, (proxy.host, proxy.port)))
 
 
-# Which host comes first
+# Order of hosts
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_server_of_which_only_the_machine_is_left_answers_nothing(proxy):
     [
         ("{0}", "read-write", "127.0.0.3"),
         ("{0},{0}", "primary", "127.0.0.3"),
-        # Each could be right, or two settings would have to change at once.
+        # Either could be right, or two settings would have to change at once.
         ("{0}", "any", "127.0.0.2"),
         ("1,{0}", "read-write", "127.0.0.2"),
     ],

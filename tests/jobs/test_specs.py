@@ -1,4 +1,4 @@
-"""Job specs are registered by a command, over HTTP, in the admin; and it is recorded."""
+"""Job specs are registered by a command, over HTTP, and in the admin, and it is recorded."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_who_may_not_register_specs_cannot():
 
 
 def matrix_of(page):
-    """The matrix as it is on the page: (type, worker) → what the cell says."""
+    """The matrix on the page: (type, worker) → content of the cell."""
     found = page.context["matrix"]
     return {
         (row.type, column.workers[0]): strip_tags(str(cell))

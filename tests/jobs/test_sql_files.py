@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL stores are files that psql runs as they are."""
+"""The statements of the PostgreSQL stores are files that psql runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobs.testing`: what a host site's tests stand on (OJS testing)."""
+"""`jobs.testing`: the tools for tests of a host site (OJS testing)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def mails():
 
 @pytest.fixture(params=["memory", "database"])
 def place(request):
-    """Everything that runs jobs does so in memory and in the database alike."""
+    """In memory and in the database: everything that runs jobs behaves the same."""
     if request.param == "memory":
         with testing.fake():
             yield
@@ -150,7 +150,7 @@ def test_run_jobs_runs_what_is_there_and_what_that_enqueues(place, mails):
     assert testing.all_enqueued(args=["two"])[0].result == {"sent": "two"}
 
 
-def test_run_jobs_can_be_told_which_and_how_many(place, mails):
+def test_run_jobs_can_be_limited_to_some_jobs(place, mails):
     for queue in ("default", "default", "other"):
         jobs.enqueue("tests.mail", [queue], queue=queue)
 
@@ -425,7 +425,7 @@ def test_an_async_site_cancels_too(fake_jobs):
     testing.assert_job_state(made.id, "cancelled")
 
 
-# What the server's own rules make of them, in memory as in the database
+# The server's own rules, in memory as in the database
 
 
 def test_jobs_run_by_priority_then_age(place, mails):
@@ -487,7 +487,7 @@ def test_what_a_handler_decides_comes_out_of_inline_and_happens(inline_jobs, mai
     assert job.state == state
 
 
-def test_inline_leaves_alone_what_waits_for_somebody(inline_jobs, mails):
+def test_inline_leaves_pending_jobs_alone(inline_jobs, mails):
     made = jobs.enqueue("tests.mail", ["x"], pending=True)
 
     testing.assert_job_state(made.id, "pending")
@@ -546,7 +546,7 @@ def test_jobs_can_be_looked_at_when_their_mode_has_ended():
     assert [job.args for job in session.jobs] == [["x"]]
 
 
-# Where they are: in memory, and nothing else is
+# Location: in memory, and only the jobs
 
 
 def test_a_queue_is_made_in_each_place_that_has_a_job_of_it(db, django_capture_on_commit_callbacks):
@@ -642,7 +642,7 @@ def test_an_async_test_may_look_at_memory_without_leaving_its_loop(mails):
 
 
 class Elsewhere:
-    """A router of a site, which knows nothing of what is in memory."""
+    """A router of a site, which does not know the database in memory."""
 
     def db_for_read(self, model, **hints):
         return "default"

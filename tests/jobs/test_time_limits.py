@@ -1,4 +1,4 @@
-"""What bounds a job beside its timeout: total_timeout, enqueue_ttl, grace_period (OJS timeouts)."""
+"""Limits besides the timeout: total_timeout, enqueue_ttl, grace_period (OJS timeouts)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_heartbeat_timeout_is_the_silence_a_reservation_outlasts(api):
 
 
 def test_a_job_taken_back_keeps_the_expiry_that_its_client_spelled(api):
-    # PostgreSQL itself reads no offset beyond sixteen hours.
+    # PostgreSQL itself accepts no offset beyond sixteen hours.
     ours = api.pushed(enqueue_ttl=300, expires_at="2099-01-01T00:00:00+23:00")
     plain = api.pushed()
     assert {str(job.id) for job in engine.claim(["default"], count=2)} == {ours, plain}

@@ -1,4 +1,4 @@
-"""What time alone does to jobs: they fall due, overrun, expire (core §5.2, §6.3)."""
+"""Effects of time on jobs: they become due, overrun, expire (core §5.2, §6.3)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_job_becomes_available_before_its_time(db, state):
     assert job.state == state
 
 
-def test_pending_jobs_wait_for_somebody_and_for_no_clock(db):
+def test_pending_jobs_wait_for_an_activation_and_for_no_clock(db):
     JobFactory(pending=True, scheduled_at=ago(60))
 
     assert engine.promote_due() == 0
@@ -125,7 +125,7 @@ def test_a_job_within_its_time_is_left_alone(db, timeout):
 
 
 def test_heartbeats_do_not_lengthen_the_timeout(db):
-    """A reservation is about the worker's life, a timeout about the job's (worker §5.4)."""
+    """A reservation concerns the worker's life, a timeout the job's (worker §5.4)."""
     job = JobFactory(active=True, timeout=SECOND, started_at=ago(5))
     engine.extend([job.pk], worker_id="worker-1")
 
@@ -141,11 +141,11 @@ def test_each_attempt_has_the_whole_timeout(db):
     assert Job.objects.get(pk=job.pk).state == State.ACTIVE
 
 
-# Expired before anybody took it (core §5.2, `expires_at`)
+# Expired before it was fetched (core §5.2, `expires_at`)
 
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "pending", "retryable"])
-def test_a_job_that_nobody_took_in_time_is_discarded(db, state):
+def test_a_job_that_was_not_fetched_in_time_is_discarded(db, state):
     trait = {} if state == "available" else {state: True}
     job = JobFactory(**trait, expires_at=ago(1), created_at=ago(61))
 

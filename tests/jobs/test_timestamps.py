@@ -1,4 +1,4 @@
-"""What counts as an RFC 3339 timestamp, and how one is written (OJS JSON format §5)."""
+"""Parsing and formatting of RFC 3339 timestamps (OJS JSON format §5)."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -144,7 +144,7 @@ def test_a_timestamp_in_any_offset_is_read_to_the_microsecond(moment):
     again = parse_timestamp(moment.isoformat())
 
     assert again == moment
-    # What PostgreSQL could not read is read in UTC.
+    # Offsets that PostgreSQL cannot read are converted to UTC.
     offset = moment.utcoffset()
     assert again.utcoffset() == (offset if abs(offset) < timedelta(hours=16) else timedelta(0))
 

@@ -1,4 +1,4 @@
-"""Which errors of the database are worth another try, and what is said of them."""
+"""Which database errors are worth a retry, and how they are reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.database import another_connection, connection, rolled_back
 
 
 def as_django(problem: Exception) -> Exception:
-    """The error that Django makes of a driver's."""
+    """Django's error for one of a driver."""
     with pytest.raises(django.db.Error) as caught, connection.wrap_database_errors:
         raise problem
     return caught.value
@@ -69,7 +69,7 @@ def test_what_would_fail_again_is_not(sqlstate):
     [
         (psycopg.OperationalError("server closed the connection unexpectedly"), None),
         (psycopg.InterfaceError("the connection is closed"), None),
-        # What psycopg makes of a result without SQLSTATE: libpq's own.
+        # psycopg's error for a result without SQLSTATE: libpq's own.
         (psycopg.DatabaseError("could not receive data from server"), None),
         (errors.ConnectionTimeout("connection timeout expired"), trouble.TOO_SLOW),
         (
@@ -150,7 +150,7 @@ def test_sqlite_that_is_busy_is_not_called_unreachable(transactional_db):
     assert str(trouble.explain(caught.value)) == trouble.TOO_SLOW
 
 
-# Seen by a client
+# As a client sees them
 
 
 @pytest.mark.postgres
@@ -173,7 +173,7 @@ def test_a_statement_timeout_is_answered_503_and_not_called_unreachable(api, tra
 
 @pytest.mark.postgres
 def test_a_connection_that_goes_in_mid_statement_is_answered_503(api, transactional_db):
-    """An obedient client would throw the job away after a 500 that is not retryable."""
+    """A client that follows the protocol would drop the job after a 500 that is not retryable."""
 
     def end(execute, sql, parameters, many, context):
         execute("SELECT pg_terminate_backend(pg_backend_pid())", None, False, context)

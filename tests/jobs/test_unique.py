@@ -1,4 +1,4 @@
-"""Unique jobs: what counts as the same work, and what happens to it (OJS unique jobs)."""
+"""Unique jobs: what counts as a duplicate, and what happens to it (OJS unique jobs)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = st.recursive(
 
 
 def turned(value):
-    """The same JSON, its objects written the other way round."""
+    """The same JSON, with the members of its objects in reverse order."""
     if isinstance(value, dict):
         return {name: turned(value[name]) for name in reversed(value)}
     return [turned(item) for item in value] if isinstance(value, list) else value
@@ -104,7 +104,7 @@ def test_the_canonical_form_is_json_of_the_same_meaning(value):
     assert again == canonical(value)
 
 
-# What may be asked (§2.2)
+# Valid policies (§2.2)
 
 pytestmark = pytest.mark.django_db
 
@@ -144,7 +144,7 @@ def test_a_bad_policy_is_refused_and_the_member_is_named(api, unique, field):
     assert not Job.objects.exists()
 
 
-# What counts as the same (§3)
+# Dimensions (§3)
 
 TYPE_AND_ARGS = {"keys": ["type", "args"]}
 
@@ -207,7 +207,7 @@ def test_a_job_without_a_policy_is_never_a_duplicate(api):
     assert Job.objects.filter(unique_key=None).count() == 2
 
 
-# When (§6, §7, §9)
+# States and periods (§6, §7, §9)
 
 
 @pytest.mark.parametrize("state", [state.value for state in State])
@@ -249,7 +249,7 @@ def test_every_spelling_of_the_period(api, period):
     assert push(api, period).status_code == 201
 
 
-# What then (§5)
+# Conflicts (§5)
 
 
 def test_replace_cancels_the_job_there_is_and_stores_the_new_one(api):
@@ -357,7 +357,7 @@ def test_in_a_batch_the_last_of_those_that_replace_each_other_is_left(api):
     assert Job.objects.filter(state="cancelled").count() == 2
 
 
-# Python, and what it costs
+# From Python, and the manifest
 
 
 def test_enqueue_from_python_acts_on_the_policy():

@@ -1,6 +1,6 @@
-"""What a producer may ask for, field by field (core §5, JSON format §3 to §6, HTTP §9.1).
+"""Validation of enqueue requests, field by field (core §5, JSON format §3 to §6, HTTP §9.1).
 
-Nothing here touches a database: a document becomes a `NewJob` or a refusal that says where.
+Nothing here uses a database: a document becomes a `NewJob` or a refusal that names the place.
 """
 
 from __future__ import annotations
@@ -479,7 +479,7 @@ def test_a_bad_number_of_attempts_is_refused_where_it_stands(document, path):
     assert error["path"].endswith(refused.value.details["field"])
 
 
-# Where options stand
+# Nested and flat options
 
 
 def test_options_may_be_nested_or_flat_and_the_nested_ones_win():
@@ -495,7 +495,7 @@ def test_metadata_in_options_is_merged_into_meta():
     assert merged.meta == {"a": 1, "b": 2, "c": 3}
 
 
-# What is preserved, and what is ignored (core §5.3, §5.5.4)
+# Preserved and ignored members (core §5.3, §5.5.4)
 
 
 def test_unknown_fields_are_preserved_wherever_they_stand():
@@ -580,7 +580,7 @@ def test_every_kind_of_refusal_carries_the_index(document, kind):
     assert refused.value.details["index"] == 3
 
 
-# Whatever is thrown at it
+# Arbitrary documents
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(max_size=20),

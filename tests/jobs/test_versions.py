@@ -1,4 +1,4 @@
-"""Versions of jobs: how they are said, kept and compared (OJS job versioning §5, §8.1, §15)."""
+"""Versions of jobs: parsed, stored and compared (OJS job versioning §5, §8.1, §15)."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_policy_that_names_its_dimensions_says_whether_the_version_is_one(db):
     unique("2.0", keys=["type", "args", "version"])
 
 
-# What a fetch may be asked (§8.2), without a worker
+# Version ranges of a fetch (§8.2), without a worker
 
 
 ROUTES = {
@@ -239,7 +239,7 @@ def test_a_fetch_takes_the_versions_it_is_asked_for(db, name, state):
     assert {row.tags[0] for row in taken} == expected
 
 
-# Where Python says it
+# From Python
 
 
 def test_a_handler_with_a_wrong_range_is_refused_when_it_is_declared():

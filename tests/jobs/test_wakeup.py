@@ -1,4 +1,4 @@
-"""Waiting fetchers hear of new work at once, in this process and in others (worker §6.5)."""
+"""Waiting fetches are woken immediately, in this process and in others (worker §6.5)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from jobs.store import wakeup
 from tests import poolers
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ago
-from tests.processes import eventually
+from tests.processes import PATIENCE, eventually
 
 directly = wakeup._connection_parameters
-PATIENCE = 10
-"""Seconds that only a failing test waits."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def nobody_looks_by_himself(settings):
-    """Whoever wakes was woken: nobody looks again by himself within the length of a test."""
+    """Any waiter that wakes was woken: none polls for the duration of a test."""
     settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
 
 
 @pytest.fixture(autouse=True)
 def this_process_is_known_to_listen(transactional_db):
-    """The end of the test before emptied the table; a listener signs it again only in seconds."""
+    """The previous test emptied the table; a listener updates its row only after seconds."""
     Listener.objects.create(name="tests:0", seen_at=timezone.now())
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_listener_is_left_behind():
-    """It would keep a connection to the test database, which then could not be dropped."""
+    """The listening thread would keep a connection to the test database and block its deletion."""
     yield
     end_the_listener()
 
@@ -64,7 +62,7 @@ def end_listeners(other: psycopg.Connection) -> None:
 
 @pytest.fixture
 def another_process(transactional_db):
-    """A connection that is not Django's, as another server process would have."""
+    """A connection outside of Django, like that of another server process."""
     with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
         yield other
 
@@ -84,7 +82,7 @@ def test_what_happens_between_looking_and_waiting_is_not_missed():
         assert bell.wait(PATIENCE)
 
 
-def test_a_bell_rings_once_for_what_it_has_told():
+def test_a_bell_rings_once_for_the_same_queues():
     with wakeup.subscription(["billing"]) as bell:
         push("billing")
         bell.wait(PATIENCE)
@@ -108,7 +106,7 @@ def test_everybody_who_waits_for_a_queue_is_woken():
         assert second.wait(PATIENCE)
 
 
-def test_nothing_is_told_of_work_that_was_rolled_back():
+def test_no_notification_of_work_that_was_rolled_back():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
         with pytest.raises(ZeroDivisionError), atomic():
             push("billing")
@@ -119,7 +117,7 @@ def test_nothing_is_told_of_work_that_was_rolled_back():
         assert not bell.wait(0)
 
 
-def test_nothing_is_told_before_the_commit():
+def test_no_notification_before_the_commit():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["other"]) as other:
         with atomic():
             push("billing")
@@ -129,7 +127,7 @@ def test_nothing_is_told_before_the_commit():
 
 
 @pytest.mark.parametrize("options", [{"pending": True}, {"delay_until": "+PT1H"}])
-def test_jobs_that_cannot_be_fetched_yet_wake_nobody(options):
+def test_jobs_that_cannot_be_fetched_yet_wake_no_waiter(options):
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
         push("billing", **options)
         push("after")
@@ -156,7 +154,7 @@ def test_every_way_back_into_a_queue_rings(way):
         assert bell.wait(PATIENCE)
 
 
-def test_whoever_has_stopped_waiting_is_forgotten():
+def test_a_waiter_that_stopped_waiting_is_removed():
     with wakeup.subscription(["billing"]):
         pass
 
@@ -184,8 +182,8 @@ def test_work_of_another_process_wakes_waiters_here(another_process):
 def test_other_processes_hear_of_work_made_here_if_one_of_them_listens(
     another_process, monkeypatch
 ):
-    """And only then: a NOTIFY makes the commits of the whole cluster queue up."""
-    # The thread of an earlier test would enter itself again as one that listens.
+    """And only then: a NOTIFY serializes the commits of the whole cluster."""
+    # The thread of an earlier test would register itself again as a listener.
     monkeypatch.setattr(wakeup, "LINGER", 0)
     eventually(lambda: wakeup._listener is None or not wakeup._listener.is_alive())
     Listener.objects.all().delete()
@@ -261,7 +259,7 @@ needs_pgbouncer = pytest.mark.skipif(not poolers.is_installed(), reason="needs p
 
 @pytest.fixture
 def pooled(request, monkeypatch):
-    """What listens goes through PgBouncer, in the mode that the test names."""
+    """The listening thread connects through PgBouncer, in the mode that the test names."""
     end_the_listener()
     with poolers.pgbouncer(request.param) as parameters:
         monkeypatch.setattr(wakeup, "_connection_parameters", lambda: parameters)
@@ -273,7 +271,7 @@ def pooled(request, monkeypatch):
 @needs_pgbouncer
 @pytest.mark.parametrize("pooled", ["transaction"], indirect=True)
 def test_behind_a_pooler_of_transactions_waiters_look_by_themselves(pooled, caplog):
-    """PgBouncer accepts LISTEN and forgets it; nothing may be left that makes others notify."""
+    """PgBouncer accepts LISTEN and drops it; nothing may remain that makes others notify."""
     Listener.objects.all().delete()
 
     with wakeup.subscription(["billing"]), wakeup.subscription(["email"]):

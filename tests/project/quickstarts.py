@@ -1,4 +1,4 @@
-"""`manage.py quickstart` as a real process, with a database, a folder and a port of its own."""
+"""`manage.py quickstart` as a real process, with its own database, folder and port."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARK = "QUICKSTART_OF_A_TEST"
 
 @contextlib.contextmanager
 def empty_database(folder: Path) -> Iterator[str | None]:
-    """A database without a single table: its URL, or None where quickstart's own choice is one."""
+    """The URL of a database without tables, or None for quickstart's own default."""
     if connection.vendor == "sqlite":
         yield None
         return
@@ -42,7 +42,7 @@ def empty_database(folder: Path) -> Iterator[str | None]:
 
 
 class Quickstart:
-    """Where one is started, how, and what became of it; each start is another run on its data."""
+    """A quickstart's folder, arguments and result; each start is another run on its data."""
 
     def __init__(self, folder: Path, database_url: str | None) -> None:
         self.data = folder / "data"
@@ -62,7 +62,7 @@ class Quickstart:
         ]
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """What somebody has who set nothing, but for where the data goes and a mark."""
+        """An environment with no settings but the data folder and a mark."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -92,23 +92,23 @@ class Quickstart:
     def up(self, *arguments: str, **variables: str) -> Iterator[processes.Running]:
         with self.start(*arguments, **variables) as run:
             run.wait_for("Ctrl-C")
-            # django-q2's cluster does not hear a signal while it is starting.
+            # django-q2's cluster ignores signals while it is starting.
             eventually(lambda: "running." in (self.data / "logs" / "cluster.log").read_text())
             yield run
 
     def pids(self) -> list[int]:
-        """Every process that came of it, whatever session or group it has gone to."""
+        """Every process that it started, in whatever session or group."""
         mark = f"{MARK}={self.mark}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
-            # One that ends meanwhile, or a zombie, has no environment to read.
+            # A process that has ended, or a zombie, has no environment to read.
             with contextlib.suppress(OSError):
                 if mark in (folder / "environ").read_bytes():
                     found.append(int(folder.name))
         return found
 
     def rows(self, query: str) -> list[Any]:
-        """Ask its database."""
+        """Query its database."""
         if self.database_url is None:
             with contextlib.closing(sqlite3.connect(self.data / "ojs.sqlite3")) as database:
                 return database.execute(query).fetchall()

@@ -1,4 +1,4 @@
-"""The front door around another ASGI application: what is whose, and the lifespan of both."""
+"""`JobServer` around another ASGI application: routing, and the lifespan of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.asgi import JobServer
 
 
 class Behind:
-    """An application that notes what it is asked for."""
+    """An application that records its requests."""
 
     def __init__(self):
         self.paths = []
@@ -21,7 +21,7 @@ class Behind:
 
 
 def ask(door, *scopes):
-    """Ask for each, and return the statuses that were sent."""
+    """Request each, and return the statuses that were sent."""
     sent = []
 
     async def receive():
@@ -102,7 +102,7 @@ def test_the_prefix_of_the_include_is_heeded(path, more, settings, db):
     assert behind.paths == [("http", "/ojs/v1/nothing")]
 
 
-def test_a_site_without_the_urls_is_told_what_it_lacks(settings):
+def test_a_site_without_the_urls_is_refused(settings):
     settings.ROOT_URLCONF = "django.contrib.auth.urls"
 
     with pytest.raises(ImproperlyConfigured, match="include"):

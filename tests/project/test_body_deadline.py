@@ -1,4 +1,4 @@
-"""A client that never finishes a request's body keeps no thread of the server."""
+"""A client that never finishes a request body blocks no thread of the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def opened(port: int, path: str, headers: dict[str, str], body: bytes = b"{") -> socket.socket:
-    """A connection with a request on it whose body is never finished."""
+    """A connection with a request whose body is never finished."""
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1"]
     lines += [f"{name}: {text}" for name, text in headers.items()]
     if "Transfer-Encoding" not in headers:
@@ -95,8 +95,8 @@ def test_a_body_that_does_not_end_is_answered_and_its_connection_closed(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("path", "headers"), [(BEAT, JSON), (LOGIN, FORM)], ids=["ojs", "login"])
 @pytest.mark.parametrize(("interface", "many"), [("asgi", 200), ("wsgi", 30)])
-def test_unfinished_bodies_stop_nobody_else(server, interface, many, path, headers):
-    """Many times as many as there are threads, for an hour."""
+def test_unfinished_bodies_do_not_stop_other_requests(server, interface, many, path, headers):
+    """Many times more than there are threads, for an hour."""
     api = server(interface, BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=3)
 
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def test_beyond_the_cap_the_oldest_body_is_given_up_and_the_newest_may_still_com
 
     with opened(port_of(api), BEAT, JSON) as old, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(everything, old)
-        # Nothing outside tells when the server has begun to wait for it.
+        # From outside it is not visible when the server has begun to wait for it.
         time.sleep(1)
         with opened(port_of(api), BEAT, JSON, body[:10]) as new:
             assert b"HTTP/1.1 408 " in answer.result(processes.PATIENCE)
@@ -138,7 +138,7 @@ def test_a_large_body_in_many_parts_comes_through_whole(server):
         assert reply.status == 201
 
 
-# What an application reads, with a stream that is a socket
+# Bodies from a stream that is a socket
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def project():
 
 
 def ask(project, stream, length: int, path: str = BEAT, kind: str = "application/json"):
-    """The status and the body of the answer to a request whose body comes from `stream`."""
+    """Status and body of the response to a request whose body comes from `stream`."""
     _, key = make_key("x", scopes=["work"])
     headers = {"HTTP_AUTHORIZATION": f"Bearer {key}", "HTTP_COOKIE": FORM["Cookie"]}
     environ = RequestFactory().generic("POST", path, b"", content_type=kind, **headers).environ

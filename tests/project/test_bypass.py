@@ -1,6 +1,6 @@
-"""Hot requests go past Django's handler; nothing that it and the middleware do is lost.
+"""Hot requests bypass Django's handler, without losing any effect of it or of the middleware.
 
-That they are answered the same is in `test_fast_path`.
+`test_fast_path` shows that the responses are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def enqueue(body: Any = JOB, **headers: str) -> dict[str, Any]:
 
 @pytest.fixture
 def project():
-    """Django's application, which notes what it is asked for."""
+    """Django's application, which records its requests."""
     serve = get_wsgi_application()
 
     def note(environ, start_response):
@@ -150,7 +150,7 @@ def test_https_is_asked_for_and_promised_as_ever(application, project, settings)
     settings.SECURE_SSL_REDIRECT = True
     settings.SECURE_HSTS_SECONDS = 60
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    # Its middleware has read the settings already.
+    # The middleware has read the settings already.
     application = Bypass(get_wsgi_application())
 
     refused = answered(application, enqueue())

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def create(*arguments: str, name: str = "billing") -> tuple[str, str]:
-    """Return all it prints, and the last line of what a shell would capture."""
+    """Return the whole output, and the last line of what a shell would capture."""
     out, words = StringIO(), StringIO()
     call_command("createapikey", "--name", name, *arguments, stdout=out, stderr=words)
     return words.getvalue() + out.getvalue(), out.getvalue().splitlines()[-1]
@@ -101,7 +101,7 @@ def test_a_mistake_is_a_sentence_and_no_key(arguments, says):
 @pytest.mark.parametrize("option", ["--worker-id", "--label", "--project"])
 @pytest.mark.parametrize("empty", ["", " "])
 def test_a_binding_to_nothing_is_refused_rather_than_no_binding(option, empty):
-    """What a script says whose variable is not set."""
+    """For example from a script whose variable is not set."""
     with pytest.raises(CommandError, match=f"{option} is empty"):
         create(option, empty)
 

@@ -1,4 +1,4 @@
-"""A request is answered the same on the fast path, past Django's handler too, and off it."""
+"""A request gets the same response on the fast path, also past Django's handler, and off it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNIQUE = JOB | {"unique": {"keys": ["type"], "on_conflict": "ignore"}}
 
 
 class Asked(NamedTuple):
-    """A request: POST unless it says otherwise, with the key that may do everything."""
+    """A request: POST by default, with a key that has all scopes."""
 
     path: str
     body: Any = b""
@@ -91,7 +91,7 @@ GOOD = {
         "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(HELD)), "progress": 0.5}
     ),
 }
-# `w` is the id of another worker, too, so this one is stored under another name.
+# `w` is also the id of another worker, so this one has a different stored id.
 OF_PROJECT = {
     "a heartbeat of a project": post(
         "workers/heartbeat", {"worker_id": "w", "active_job_ids": [ACMES, HELD]}, key="acme"
@@ -240,7 +240,7 @@ def keys(transactional_db) -> dict[str, str]:
 
 
 def begin_anew() -> None:
-    """The same jobs, queues and workers for each request, whatever those before have done."""
+    """The same jobs, queues and workers for each request, whatever earlier ones have done."""
     for model in (Event, Job, Worker, Queue, RateLimit, OperatorAction):
         model._default_manager.all().delete()
     forget_keys()
@@ -289,7 +289,7 @@ def off_the_fast_path(application: Any, settings: Any) -> Any:
 
 
 def left() -> dict[str, list[Any]]:
-    """What a request leaves in the database."""
+    """The effects of a request on the database."""
     rows = {
         "jobs": Job.objects.order_by("queue", "created_at", "pk").values_list(
             "type", "queue", "state", "attempt", "args", "result", "reserved_by", "project"
@@ -304,7 +304,7 @@ def left() -> dict[str, list[Any]]:
 
 
 def answers(asked: Asked, keys: dict[str, str], applications: dict[str, Any]) -> list[Any]:
-    """What is answered each way, and what that leaves."""
+    """The response on each path, and the effects."""
     found = []
     headers = {"HTTP_AUTHORIZATION": keys[asked.key]} | asked.headers
     for application in applications.values():

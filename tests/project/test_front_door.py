@@ -1,4 +1,4 @@
-"""The ASGI application on real servers: what waits and streams holds no thread.
+"""The ASGI application on real servers: waiting and streaming requests hold no thread.
 
 The servers have two threads for requests, so that a test fails if anything keeps one.
 """
@@ -29,7 +29,7 @@ JSON = "application/json"
 
 
 class Line:
-    """A connection on which requests are written, and perhaps never read."""
+    """A connection for requests whose responses may never be read."""
 
     def __init__(self, api: processes.Api) -> None:
         port = int(api.url.rpartition(":")[2])
@@ -69,7 +69,7 @@ class Line:
 
 @pytest.fixture(params=["asgi"])
 def server(request, database_url, tmp_path):
-    """A server that looks by itself only once in ten minutes, and answers in two threads."""
+    """A server that polls only once in ten minutes, and answers in two threads."""
     environment = processes.environment(
         database_url, ALLOW_ANONYMOUS=1, MAX_WAIT=3600, WAIT_POLL_INTERVAL=600
     )
@@ -232,7 +232,7 @@ def test_requests_that_come_together_are_answered_each_for_itself(server, line):
         one.ask("POST", "/ojs/v1/jobs", body)
 
     answered = [one.answer()[0] for one in lines]
-    # The id that a client chose is free once.
+    # A client's own id can be used only once.
     chosen = [status for status, (body, _) in zip(answered, asked, strict=True) if "id" in body]
     assert sorted(chosen) == [201, 409, 409, 409]
     assert [status for status in answered if status != 409][:4] == [201, 400, 201, 400]
@@ -240,7 +240,7 @@ def test_requests_that_come_together_are_answered_each_for_itself(server, line):
 
 
 def test_a_rolling_restart_loses_no_request_that_was_answered(database_url, tmp_path):
-    """Two servers, ended and started in turn under load, as a deployment does."""
+    """Two servers, stopped and started in turn under load, as in a deployment."""
     environment = processes.environment(database_url, ALLOW_ANONYMOUS=1)
     servers: dict[str, processes.Api] = {}
     answered: list[str] = []
@@ -267,7 +267,7 @@ def test_a_rolling_restart_loses_no_request_that_was_answered(database_url, tmp_
                 except (ConnectionError, http.client.HTTPException):
                     connections.pop(url).close()
                     continue
-                # 409: an earlier try was carried out, and its answer lost.
+                # 409: an earlier try succeeded, and its response was lost.
                 if status.status in (201, 409):
                     answered.append(job_id)
                 elif status.status != 503:

@@ -1,4 +1,4 @@
-"""Guessing passwords at the admin's login: slowed down for the one who guesses, and nobody else."""
+"""Guessing passwords at the admin's login is slowed down, only for the client that guesses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ for name in ("ada", "grace"):
 
 
 class Login:
-    """The login page, as operators at several addresses use it."""
+    """The login page, used by operators at several addresses."""
 
     def __init__(self, url: str) -> None:
         self.url = f"{url}/admin/login/?next=/admin/"
 
     def try_out(self, username: str, password: str, address: str = "192.0.2.1") -> httpx.Response:
-        # What a proxy adds stands last; before it may stand whatever the client likes.
+        # A proxy appends its entry; anything before it may come from the client.
         headers = {"X-Forwarded-For": f"10.1.1.1, {address}"}
         with httpx.Client(headers=headers, timeout=processes.PATIENCE, trust_env=False) as browser:
             form = browser.get(self.url).text
@@ -52,20 +52,20 @@ def site(database_url, tmp_path):
             yield Login(api.url), environment
 
 
-# Each attempt costs a password hash, on purpose.
+# Each attempt costs a password hash, deliberately.
 @pytest.mark.slow
-def test_guessing_a_password_locks_out_the_one_who_guesses_and_nobody_else(site, tmp_path):
+def test_guessing_a_password_locks_out_only_the_guesser(site, tmp_path):
     login, environment = site
     wrong = [login.try_out("ada", f"guess {number}") for number in range(MOST)]
     refused = login.try_out("ada", PASSWORD)
 
-    # The last of them is told already.
+    # The last attempt already gets the message.
     assert [answer.status_code for answer in wrong] == [200] * (MOST - 1) + [429]
     assert refused.status_code == 429
     assert "Too many attempts" in refused.text
     assert "Wait 10 minutes" in refused.text
     assert refused.headers["Content-Security-Policy"]
-    # A colleague at the same address, and the same operator elsewhere.
+    # A colleague at the same address, and the same operator at another one.
     assert login.try_out("grace", PASSWORD).status_code == 302
     assert login.try_out("ada", PASSWORD, address="192.0.2.2").status_code == 302
     assert login.try_out("ada", PASSWORD).status_code == 429

@@ -1,4 +1,4 @@
-"""Protocol requests are led past what is made for browsers; nothing that concerns them is lost."""
+"""Protocol requests bypass what is made for browsers, without losing what concerns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ojs_project.middleware import OUR_POLICY
 
 @pytest.fixture
 def visited(settings):
-    """The middleware after ours notes whom it sees."""
+    """The middleware after ours records which requests it sees."""
     seen: list[str] = []
 
     def middleware(get_response):
@@ -49,7 +49,7 @@ def test_operators_do_not(visited, admin_client):
     assert answer["X-Frame-Options"] == "DENY"
 
 
-def test_an_address_that_is_none_is_told_so_in_the_protocols_own_form(db):
+def test_an_unknown_address_is_refused_in_the_protocols_own_form(db):
     answer = Client().get("/ojs/v1/nothing")
 
     assert answer.status_code == 404
@@ -70,7 +70,7 @@ PATHS = ["/", "/health", "/admin/login/", "/static/admin/css/base.css", "/nothin
 def test_a_host_that_is_not_ours_is_refused_on_every_path(db, settings, path, debug):
     settings.ALLOWED_HOSTS = ["jobs.example.com"]
     settings.DEBUG = debug
-    # What Django itself would ask for the host, and make it a traceback.
+    # Code of Django's that would access the host and cause a traceback.
     settings.SECURE_SSL_REDIRECT = True
 
     refused = Client().get(path, HTTP_HOST="evil.example")

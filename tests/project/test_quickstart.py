@@ -1,4 +1,4 @@
-"""One command starts everything, shows where to look, and leaves nothing behind."""
+"""One command starts everything, prints where to look, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUICK = {"OJS_HEARTBEAT_INTERVAL": "1", "OJS_HEARTBEAT_TIMEOUT": "3"}
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory) -> Iterator[Quickstart]:
-    """One that is up, for all who only look at it."""
+    """A running quickstart, for all tests that only read from it."""
     folder = tmp_path_factory.mktemp("quickstart")
     with empty_database(folder) as url:
         quickstart = Quickstart(folder, url)
@@ -150,7 +150,7 @@ def test_a_killed_worker_is_replaced_and_its_job_is_recovered(running):
 
 
 def test_a_killed_server_is_replaced(running):
-    # Its main process, which was there before the one that answers.
+    # Its main process, which is older than the one that answers.
     os.kill(min(pids_of(running, "granian")), signal.SIGKILL)
 
     eventually(lambda: "The server was ended by SIGKILL; started again" in running.log.read_text())
@@ -195,7 +195,7 @@ def test_even_sigkill_leaves_nothing(quickstart):
         run.process.kill()
 
         eventually(lambda: quickstart.pids() == [], lambda: str(quickstart.pids()))
-    # Asked to end, not just ended.
+    # Asked to stop, not just killed.
     assert "The reaper stops." in (quickstart.data / "logs" / "reaper.log").read_text()
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_in_order(quickstart):
         stdout=inside,
         stderr=inside,
         start_new_session=True,
-        # Its own terminal, as a shell would have given it: Ctrl-C then is a signal to its group.
+        # A separate terminal, as a shell would provide: Ctrl-C then signals its group.
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(inside)
@@ -226,10 +226,10 @@ def test_ctrl_c_in_a_terminal_stops_everything_in_order(quickstart):
         run.kill()
         run.wait()
         os.close(terminal)
-    # The status is rewritten in place: it takes one line, however often it is shown.
+    # The status is rewritten in place: it takes a single line.
     assert len([line for line in shown.decode().split("\n") if "completed" in line]) == 1
     assert "Stopping…" in shown.decode() and "killing" not in shown.decode()
-    # Nobody but quickstart heard the Ctrl-C: the worker still found a server to take leave of.
+    # Only quickstart received the Ctrl-C: the worker could still deregister from a server.
     assert "Could not deregister" not in (quickstart.data / "logs" / "worker.log").read_text()
 
 
@@ -238,7 +238,7 @@ def read_to_the_end(terminal: int) -> bytes:
     while True:
         try:
             text += os.read(terminal, 4096)
-        except OSError:  # how a terminal without anybody in it ends
+        except OSError:  # a terminal without processes ends like this
             return text
 
 
@@ -270,9 +270,9 @@ def test_on_an_address_that_others_reach_a_key_is_needed(quickstart):
         completed = f"{quickstart.api.url}/ojs/v1/events?types=job.completed"
 
         assert open_page(queues)[0] == 401
-        # The worker has the key that is shown.
+        # The worker has the printed key.
         eventually(lambda: json.loads(open_page(completed, key)[1])["events"])
-        # DEBUG would show the names of all addresses.
+        # DEBUG would show the names of all URLs.
         assert "URLconf" not in open_page(f"{quickstart.api.url}/nowhere")[1]
         assert quickstart.lets_in("grace", "an-account-of-my-own")
         assert "an-account-of-my-own" not in run.output
@@ -281,7 +281,7 @@ def test_on_an_address_that_others_reach_a_key_is_needed(quickstart):
 
 
 def test_a_command_in_another_terminal_needs_no_variables(quickstart):
-    """Neither a secret key nor `DJANGO_DEBUG`, nor the database that quickstart was given."""
+    """Neither a secret key nor `DJANGO_DEBUG`, nor the database that quickstart uses."""
 
     def other_terminal(*words):
         return subprocess.run(
@@ -300,10 +300,10 @@ def test_a_command_in_another_terminal_needs_no_variables(quickstart):
         queues = f"{quickstart.api.url}/ojs/v1/queues"
         assert open_page(queues, made.stdout.strip())[0] == 200
         twin = other_terminal(*printed.split())
-        assert twin.returncode == 1 and "There is a usable key of this name" in twin.stderr
+        assert twin.returncode == 1 and "There is a usable key with this name" in twin.stderr
         run.terminate()
 
-    # Without it, every command asks for a decision, as ever.
+    # Without it, every command requires a setting, as usual.
     assert "Set DJANGO_SECRET_KEY" in other_terminal("check").stderr
     assert (quickstart.data / "quickstart.json").read_text() == ""
 

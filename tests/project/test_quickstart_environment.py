@@ -1,4 +1,4 @@
-"""What quickstart decides where nothing is set, and what it leaves alone."""
+"""Quickstart's defaults, and the settings that it leaves alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_only_this_machine_reaches(host):
     assert Address.find(host, 8000).is_local
 
 
-def test_without_debug_nobody_is_let_in_unasked(environ):
+def test_without_debug_anonymous_access_is_not_allowed(environ):
     # `check` refuses an open server outside DEBUG.
     prepare([], environ | {"DJANGO_DEBUG": "0"})
 
@@ -126,11 +126,11 @@ def test_a_taken_port_is_noticed_and_a_free_one_is_not():
 def test_addresses_are_spelled_as_urls_spell_them():
     assert Address.find("127.0.0.1", 8000).url == "http://127.0.0.1:8000"
     assert Address.find("::1", 8000).url == "http://[::1]:8000"
-    # Nobody can open http://0.0.0.0.
+    # http://0.0.0.0 cannot be opened.
     assert Address.find("0.0.0.0", 8000).url == "http://127.0.0.1:8000"
 
 
-# What other commands find of it
+# Commands beside a running quickstart
 
 
 def test_a_command_takes_over_what_a_running_quickstart_has_decided(tmp_path):

@@ -1,4 +1,4 @@
-"""What a user may not do: a page that says so, and one line in the log."""
+"""Refused pages of the admin: a page that explains it, and one line in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py rotateapikey`: a new secret, alone on the last line, beside the one before it."""
+"""`manage.py rotateapikey`: a new secret, alone on the last line, beside the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def rotate(*arguments: str) -> tuple[str, str]:
-    """Return what it says, and all that a shell would capture."""
+    """Return its messages, and everything that a shell would capture."""
     out, words = StringIO(), StringIO()
     call_command("rotateapikey", *arguments, stdout=out, stderr=words)
     return words.getvalue(), out.getvalue()

@@ -1,4 +1,4 @@
-"""What an operator sees first: the dashboard under the project's own name, or what to do next."""
+"""The first page of an operator: the dashboard under the project's name, or the first steps."""
 
 from __future__ import annotations
 

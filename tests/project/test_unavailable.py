@@ -1,4 +1,4 @@
-"""While the database is away, a browser is shown a page that says so, and needs none of it."""
+"""While the database is unavailable, a browser gets a page that says so and needs no database."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_is_logged_once_and_without_a_traceback_until_pages_are_answered_agai
         with failing(OperationalError):
             for _ in range(3):
                 browser.get("/admin/")
-                # This page needs no database, and shows nothing about it.
+                # This page needs no database, and does not reveal its state.
                 assert Client().get("/admin/login/").status_code == 200
         assert browser.get("/admin/").status_code == 200
 
@@ -78,7 +78,7 @@ def test_it_is_logged_once_and_without_a_traceback_until_pages_are_answered_agai
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_database_that_fails_outside_of_a_view_is_answered_alike(db, settings, debug):
-    """A middleware that a site adds, or Django's own when it saves a session."""
+    """For example in a site's middleware, or when Django saves a session."""
     settings.DEBUG = debug
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.ask_first"]
     page = Client(raise_request_exception=False).get("/admin/login/")
@@ -96,7 +96,7 @@ def ask_first(get_response):
 
 
 def test_another_error_stays_one(browser):
-    """A statement that the database refuses is a bug, and would be refused again."""
+    """A statement that the database rejects is a bug, and would be rejected again."""
     with failing(IntegrityError):
         page = browser.get("/admin/")
 

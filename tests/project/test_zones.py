@@ -1,4 +1,4 @@
-"""Times in the reader's own zone, with UTC on hover."""
+"""Times in the reader's own time zone, with UTC on hover."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MOMENT = re.compile(
     rb"\d{4}-\d\d-\d\dT[\d:.]+Z|\b1\d{9}\b"
     rb"|[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f-]{17}|job_[0-9A-Z]{26}|evt_[0-9a-f-]+"
 )
-"""What is another one each time: moments and ids."""
+"""Values that differ each time: times and ids."""
 
 
 def environment(method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def environment(method: str, path: str, body: Any, headers: dict[str, str]) -> d
 
 
 def answered(application: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], bytes]:
-    """Status, headers and body of what is answered."""
+    """Status, headers and body of the response."""
     sent: list[Any] = []
     parts = application(environ, lambda status, headers: sent.append((status, headers)))
     try:
@@ -44,7 +44,7 @@ def answered(application: Any, environ: dict[str, Any]) -> tuple[str, dict[str, 
 
 
 def plain(answer: tuple[str, dict[str, str], bytes]) -> tuple[str, dict[str, str], bytes]:
-    """The answer without what is another one each time."""
+    """The response without values that differ each time."""
     status, headers, body = answer
     headers = {name: MOMENT.sub(b"~", text.encode()).decode() for name, text in headers.items()}
     return status, headers, MOMENT.sub(b"~", body)

@@ -1,4 +1,4 @@
-"""An event loop with threads for the database, as a server has one, and clients of its streams."""
+"""An event loop with threads for the database, like a server's, and clients of its streams."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jobs.realtime.channels import Filter
 from jobs.realtime.hub import Hub
 from jobs.realtime.sse import EventStream
 
-PATIENCE = 120
-"""Seconds to wait for what a busy machine does late; only a failing test waits that long."""
+PATIENCE = 300
+"""Seconds to wait on a busy machine; only a failing test waits that long."""
 
 
 class ServerLoop:
-    """Keeps the promise of `jobs.http.loop.Loop`."""
+    """Implements `jobs.http.loop.Loop`."""
 
     def __init__(self) -> None:
         self.ending = asyncio.Event()
@@ -57,7 +57,7 @@ class ServerLoop:
 
 
 def on_loop(story: Callable[[ServerLoop], Coroutine[Any, Any, Any]]) -> Any:
-    """Let a story happen on a loop of its own, to its end."""
+    """Run a scenario on a separate loop, to its end."""
 
     async def run() -> Any:
         loop = ServerLoop()
@@ -79,7 +79,7 @@ class Sent(NamedTuple):
 
 
 class Reader:
-    """A client of a stream, which parses it as HTML's specification says."""
+    """A client of a stream, which parses it by HTML's specification."""
 
     def __init__(self, parts: AsyncIterator[bytes]) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""What happens to jobs while somebody listens."""
+"""Events of jobs while a client listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live events from outside: a real server, curl, Node and Python as clients."""
+"""Live events from outside: a real server, with curl, Node and Python as clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def events_of(text):
 
 
 def run(command, text):
-    """Give a program its text and return what it prints."""
+    """Run a program with the text as input and return its output."""
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
@@ -83,7 +83,7 @@ def test_the_guides_javascript_follows_a_queue_and_comes_back(database_url, tmp_
         log = tmp_path / "node.log"
         command = ["node", "--input-type=module", "-e", script]
         with processes.running(command, log, processes.environment(database_url)) as node:
-            # One of these, at the latest, comes after it has begun to listen.
+            # At least one of these comes after it has begun to listen.
             def began():
                 stories.enqueue()
                 return "job.state_changed" in node.output

@@ -43,7 +43,7 @@ class Client:
         self._to_client = asyncio.Queue()
         self._serving = None
 
-    # As the server sees it
+    # The server's interface
 
     async def refuse(self, status, text):
         self.refused = (status, text)
@@ -65,7 +65,7 @@ class Client:
             self._to_server.put_nowait(None)
             self._to_client.put_nowait(None)
 
-    # As the client does
+    # The client's interface
 
     def connect(self, loop):
         self._serving = asyncio.create_task(socket.serve(loop, self))
@@ -124,7 +124,7 @@ def test_a_client_subscribes_hears_and_unsubscribes():
         await loop.in_thread(stories.run)
         said += await client.several(2)
         said.append(await client.ask(action="unsubscribe", channel="queue:default"))
-        # What happens now is not heard: the next message is the answer to this one.
+        # Events from now on are not sent: the next message is the answer to this one.
         await loop.in_thread(stories.enqueue)
         said.append(await client.ask(action="subscribe", channel=f"job:{job_id}"))
         return str(job_id), said, client.chosen
@@ -170,7 +170,7 @@ def test_an_event_of_several_channels_is_sent_on_each():
     assert len({message["id"] for message in sent}) == 1
 
 
-def test_a_job_that_has_ended_is_told_to_a_client_that_subscribes_to_it():
+def test_a_client_that_subscribes_to_an_ended_job_gets_its_end():
     async def story(loop, client):
         job_id = await loop.in_thread(stories.finish)
         await client.ask(action="subscribe", channel=f"job:{job_id}")
@@ -239,7 +239,7 @@ def test_a_client_may_follow_so_many_channels(settings):
             {"action": "subscribe", "channel": "queue:one"},
             {"action": "subscribe", "channel": "queue:two"},
             {"action": "subscribe", "channel": "queue:three"},
-            # The same again is no third.
+            # The same channel again does not count as a third.
             {"action": "subscribe", "channel": "queue:two"},
             {"action": "unsubscribe", "channel": "queue:one"},
             {"action": "subscribe", "channel": "queue:three"},
@@ -354,7 +354,7 @@ def test_a_subscription_may_say_where_it_goes_on():
 # §5.4, §8.4
 
 
-def test_a_slow_client_is_warned_and_told_what_it_missed(settings):
+def test_a_slow_client_is_warned_and_gets_the_number_it_missed(settings):
     settings.OJS = settings.OJS | {"REALTIME_BUFFER_SIZE": 5}
 
     async def story(loop, client):
@@ -418,7 +418,7 @@ def test_silence_is_broken_and_pings_are_answered(monkeypatch):
     assert (first["type"], last["type"]) == ("ping", "pong")
 
 
-def test_the_end_of_the_server_is_told():
+def test_the_end_of_the_server_is_announced():
     async def story(loop, client):
         await client.ask(action="subscribe", channel="all")
         loop.ending.set()

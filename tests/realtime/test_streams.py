@@ -55,7 +55,7 @@ def test_a_stream_of_a_job_tells_each_transition_and_ends_with_the_job():
 
 
 @pytest.mark.parametrize("keeps_events", [True, False])
-def test_a_job_that_has_ended_is_told_in_one_event(keeps_events):
+def test_a_job_that_has_ended_is_sent_in_one_event(keeps_events):
     async def story(loop):
         job_id = await loop.in_thread(stories.finish)
         if not keeps_events:
@@ -69,8 +69,8 @@ def test_a_job_that_has_ended_is_told_in_one_event(keeps_events):
     assert sent.data["from"] == ("active" if keeps_events else "completed")
 
 
-def test_a_job_that_ends_while_its_stream_begins_is_told_all_the_same(monkeypatch):
-    """Between the look at the job and the first read of the record."""
+def test_a_job_that_ends_while_its_stream_begins_is_sent_all_the_same(monkeypatch):
+    """Between the query of the job and the first read of the record."""
 
     async def story(loop):
         job_id = await loop.in_thread(stories.enqueue)
@@ -106,7 +106,7 @@ def test_a_stream_of_a_queue_tells_of_its_jobs_and_of_no_others():
     mine, (sent,) = on_loop(story)
 
     assert sent.data["job_id"] == str(mine)
-    # It was in no state before.
+    # It had no state before.
     assert moves([sent]) == [("", "available")]
 
 
@@ -146,7 +146,7 @@ def test_without_a_record_there_is_nothing_to_stream(settings):
         on_loop(lambda loop: listen(loop, "all"))
 
 
-def test_progress_is_told_as_the_document_says():
+def test_progress_is_sent_as_specified():
     async def story(loop):
         await loop.in_thread(stories.enqueue)
         job = await loop.in_thread(stories.fetch)
@@ -167,7 +167,7 @@ def test_progress_is_told_as_the_document_says():
     assert moves([end]) == [("active", "completed")]
 
 
-def test_heartbeats_are_told_where_they_are_recorded(settings):
+def test_heartbeats_are_sent_where_they_are_recorded(settings):
     settings.OJS = settings.OJS | {"RECORD_HEARTBEATS": True}
 
     async def story(loop):
@@ -279,7 +279,7 @@ def test_a_filter_lets_through_the_types_that_it_names():
     states, completed, all_of_jobs, progress = on_loop(story)
 
     assert moves(states) == [("available", "active"), ("active", "completed")]
-    # By its name in the record, where a client asks for that.
+    # By its name in the record, if a client asks for that.
     assert [one.event for one in completed] == ["job.completed"]
     assert completed[0].data["duration_ms"] >= 0
     assert [one.event for one in all_of_jobs] == [
@@ -300,7 +300,7 @@ def test_a_stream_of_a_job_ends_with_it_even_where_the_filter_leaves_its_end_out
     assert on_loop(story) == []
 
 
-# §2.5, §5.5.1: clients that come back
+# §2.5, §5.5.1: reconnecting clients
 
 
 def test_a_client_that_comes_back_gets_what_it_missed_and_then_what_is_new():
@@ -357,7 +357,7 @@ def test_a_client_that_began_with_an_empty_record_has_missed_nothing():
 
 
 def test_nothing_is_lost_or_sent_twice_where_replay_meets_what_is_new():
-    """Clients come back at every moment while events are written."""
+    """Clients reconnect at every moment while events are written."""
     total, clients = 200, 4
 
     async def story(loop):
@@ -374,7 +374,7 @@ def test_nothing_is_lost_or_sent_twice_where_replay_meets_what_is_new():
             found, last = [], start
             while len(found) < total:
                 reader = await listen(loop, "queue:default", last_event_id=last)
-                # Each reads another number of events before it leaves.
+                # Each reads a different number of events before it disconnects.
                 wanted = min(total - len(found), 20 + 13 * number)
                 some = await reader.several(wanted)
                 found += some
@@ -407,13 +407,13 @@ def test_a_client_of_a_job_that_ended_meanwhile_gets_all_that_it_missed():
 
 
 @pytest.mark.parametrize("given", ["evt_0042", "nonsense", "evt_000000000000-ffffffffffff", "gone"])
-def test_what_the_record_does_not_have_any_more_is_told_as_a_gap(given):
+def test_events_that_the_record_no_longer_has_are_reported_as_a_gap(given):
     async def story(loop):
         job_id = await loop.in_thread(stories.enqueue)
         before = await loop.in_thread(Event.objects.latest, "id")
         identifier = events.cursor_of(before) if given == "gone" else given
         await loop.in_thread(stories.enqueue_many, 5)
-        # Retention has taken the oldest.
+        # Retention has deleted the oldest.
         newest = await loop.in_thread(Event.objects.latest, "id")
         await loop.in_thread(Event.objects.filter(pk__lt=newest.pk).delete)
         reader = await listen(loop, "all", last_event_id=identifier)
@@ -437,7 +437,7 @@ def test_what_the_record_does_not_have_any_more_is_told_as_a_gap(given):
 # §5.4, §5.7: slow clients
 
 
-def test_a_slow_client_is_told_what_it_missed_and_gets_the_newest(settings):
+def test_a_slow_client_gets_a_gap_and_then_the_newest_events(settings):
     settings.OJS = settings.OJS | {"REALTIME_BUFFER_SIZE": 10}
 
     async def story(loop):
@@ -538,7 +538,7 @@ def test_silence_is_broken_by_heartbeats_which_carry_the_position(monkeypatch):
 # §5.1: the end of the server
 
 
-def test_the_end_of_the_server_is_told_and_ends_the_streams():
+def test_the_end_of_the_server_is_announced_and_ends_the_streams():
     async def story(loop):
         await loop.in_thread(stories.enqueue)
         readers = [await listen(loop, name) for name in ("all", "queue:default")]
@@ -578,7 +578,7 @@ def test_what_waits_at_the_end_is_not_lost_to_a_client_that_comes_back(settings)
     assert [one.data["job_id"] for one in sent] == [str(one) for one in ids]
 
 
-# §5.2, §6: who may
+# §5.2, §6: permissions
 
 
 def test_a_key_of_a_project_sees_the_events_of_its_jobs_and_no_others():
@@ -595,7 +595,7 @@ def test_a_key_of_a_project_sees_the_events_of_its_jobs_and_no_others():
         await loop.in_thread(lambda: engine.pause("other"))
         await loop.in_thread(stories.enqueue)
         mine = await loop.in_thread(lambda: stories.enqueue(project="ours"))
-        # And so does one that comes back.
+        # The same applies to a reconnecting client.
         readers.append(await listen(loop, "all", caller=ours, last_event_id=before))
         sent = [await reader.several(1) for reader in readers]
         for reader in readers:
@@ -612,7 +612,7 @@ def test_a_key_of_a_project_sees_the_events_of_its_jobs_and_no_others():
 
 
 def test_a_key_of_a_project_reads_its_workers_ids_as_they_call_themselves():
-    """Also where the worker is stored under another name, and those without a project read that."""
+    """Even if the worker has a different stored id, which keys without a project get."""
     ours = Caller("ours", ANYBODY.scopes, project="ours")
 
     async def story(loop):
@@ -680,7 +680,7 @@ def test_a_client_may_keep_so_many_connections_and_gets_them_back(settings):
         readers = [await listen(loop, "all") for _ in range(2)]
         with pytest.raises(TooManyConnections):
             await listen(loop, "all")
-        # Another client has a number of its own.
+        # Another client is counted separately.
         readers.append(await listen(loop, "all", address="192.0.2.1"))
         await readers[0].close()
         readers[0] = await listen(loop, "all")
@@ -705,7 +705,7 @@ def test_a_stream_that_is_never_read_gives_its_place_back(settings):
                     command=None,
                 )
             )
-            # The future of a thread pool is part of a cycle, and has the stream.
+            # The future of a thread pool is part of a reference cycle that contains the stream.
             gc.collect()
 
     on_loop(story)
@@ -741,7 +741,7 @@ def test_many_subscribers_cost_one_read_and_each_event_is_written_once(settings,
     assert not after._connections and not after._live and after._reader is None
 
 
-def test_nobody_reads_the_record_while_nobody_listens():
+def test_the_record_is_not_read_without_a_listener():
     async def story(loop):
         reader = await listen(loop, "all")
         await loop.in_thread(stories.enqueue)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Timeline:
-    """What §11 draws in two columns: a worker that speaks, and a backend that answers."""
+    """§11's two columns: a worker that sends, and a backend that answers."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -64,7 +64,7 @@ class Timeline:
         return [self.api.pushed(options={"queue": "email"}) for _ in range(count)]
 
     def holding(self, count: int) -> list[str]:
-        """Ids of jobs that the worker has been given before the timeline begins."""
+        """Ids of jobs that the worker got before the timeline begins."""
         self.register()
         jobs = self.enqueued(count)
         assert [self.fetch()[0]["id"] for _ in jobs] == jobs

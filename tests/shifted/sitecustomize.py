@@ -1,4 +1,4 @@
-"""Python imports this as it starts: a process whose machine has the wrong time."""
+"""Imported by Python at the start of a process whose machine has the wrong time."""
 
 import os
 import time

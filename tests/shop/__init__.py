@@ -1,4 +1,4 @@
-"""A site's own app, as small as can be: what workers run in the tests of `runjobworker`."""
+"""A site's own minimal app: the jobs of workers in the tests of `runjobworker`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Handlers of the shop. They leave marks in the folder SHOP_FOLDER, where tests look for them."""
+"""Handlers of the shop. They leave marks in the folder SHOP_FOLDER, where tests find them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder() -> Path:
 
 
 def mark(name: str, text: str = "") -> None:
-    """Leave a mark, whole or not at all."""
+    """Leave a mark, atomically."""
     draft = folder() / f".{name}"
     draft.write_text(text)
     draft.rename(folder() / name)
@@ -34,7 +34,7 @@ def marked(name: str) -> bool:
 
 
 def wait_for(name: str) -> None:
-    """Be busy until the test leaves a mark; a thread of Python can be interrupted at each turn."""
+    """Loop until the test leaves a mark; a Python thread can be interrupted in each iteration."""
     while not marked(name):
         time.sleep(PAUSE)
 
@@ -56,7 +56,7 @@ def versioned(context: Any, *args: Any) -> Any:
 
 @handler("shop.work")
 def work(context: Any, name: str) -> str:
-    """Say that it has begun, end when told to, and say whether that was wanted then."""
+    """Mark its start, end on request, and report whether the job was still wanted then."""
     mark(f"{name}.began", str(context.attempt))
     wait_for(f"{name}.go")
     mark(f"{name}.ended", context.cancelled_because)
@@ -65,7 +65,7 @@ def work(context: Any, name: str) -> str:
 
 @handler("shop.resume")
 def resume(context: Any, name: str) -> list[Any]:
-    """Save how far it has come, crash once, and go on from there."""
+    """Save its progress, crash once, and continue from there."""
     before = [context.has_checkpoint, context.last_checkpoint]
     context.checkpoint({"done": 1 if context.last_checkpoint is None else 2})
     if context.attempt == 1:
@@ -98,7 +98,7 @@ async def work_async(context: Any, name: str) -> str:
 
 @handler("shop.patient")
 def patient(context: Any, name: str) -> None:
-    """End when cancelled, and say why."""
+    """End when cancelled, and report why."""
     mark(f"{name}.began")
     while not context.wait(PAUSE) and not marked(f"{name}.go"):
         pass
@@ -129,7 +129,7 @@ async def hurried_async(context: Any, name: str) -> None:
 
 @handler("shop.beat")
 def beat(context: Any, name: str) -> None:
-    """Ask until the answer is no, or until told that it has been yes long enough."""
+    """Ask until the answer is no, or until the test has seen enough."""
     mark(f"{name}.began")
     still_ours = context.heartbeat()
     while still_ours and not marked(f"{name}.go"):
@@ -188,7 +188,7 @@ def charge(context: Any, name: str, how: str = "") -> str:
 
 @handler("shop.effect", atomic_ack=True)
 def effect(context: Any, seconds: float) -> None:
-    """Its effects can be counted: nothing in the table keeps a second one out."""
+    """Its effects can be counted: the table has no constraint against a second one."""
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO shop_effect VALUES (%s, %s)", [context.id, context.attempt])
     time.sleep(seconds)
@@ -196,7 +196,7 @@ def effect(context: Any, seconds: float) -> None:
 
 @handler("shop.advance")
 def advance(context: Any, name: str) -> None:
-    """Say a hundred times at once how far it has come."""
+    """Report its progress a hundred times in a row."""
     for page in range(1, 101):
         context.progress(page / 100, f"page {page} of a\udcff", {"pages": 100})
     mark(f"{name}.told")
@@ -205,7 +205,7 @@ def advance(context: Any, name: str) -> None:
 
 @handler("shop.advance_until_lost")
 def advance_until_lost(context: Any, name: str) -> None:
-    """Say how far it has come, until told that nobody wants to know."""
+    """Report its progress until the test ends it."""
     mark(f"{name}.began")
     while not context.wait(PAUSE):
         context.progress(0.5)
@@ -214,7 +214,7 @@ def advance_until_lost(context: Any, name: str) -> None:
 
 @handler("shop.hold")
 def hold(context: Any, name: str) -> None:
-    """Hold the interpreter, as C code may: no other thread runs meanwhile."""
+    """Hold the interpreter's lock, as C code may: no other thread runs meanwhile."""
     mark(f"{name}.began")
     ctypes.PyDLL(None).usleep(800_000)
     mark(f"{name}.ended", context.cancelled_because)
@@ -227,7 +227,7 @@ def parents(context: Any) -> Any:
 
 @handler("shop.when")
 def when(context: Any) -> float:
-    """What time it is now that the handler runs."""
+    """Record the time at which the handler runs."""
     return time.time()
 
 
@@ -256,7 +256,7 @@ kept: list[bytearray] = []
 
 @handler("shop.connections")
 def connections_left(context: Any) -> Any:
-    """Which of this database's connections were left in a transaction by the job before."""
+    """Which of this database's connections the previous job left in a transaction."""
     return [connection.in_atomic_block, connection.get_autocommit()]
 
 

@@ -40,7 +40,7 @@ async def add_slowly(left: int, right: int) -> int:
 
 @task
 def opaque() -> Any:
-    """What it returns is not JSON."""
+    """Returns something that is not JSON."""
     return object()
 
 
@@ -86,7 +86,7 @@ def scarce(name: str) -> None:
 
 
 LATER = {"max_attempts": 3, "initial_interval": timedelta(hours=1)}
-"""A test that looks at a task that failed finds it waiting for its retry."""
+"""The delay lets a test find a failed task waiting for its retry."""
 
 
 @task

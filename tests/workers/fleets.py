@@ -1,4 +1,4 @@
-"""A simulated fleet: workers that hear, obey and beat over HTTP, and a reaper that sweeps."""
+"""A simulated fleet: workers that send heartbeats over HTTP and obey, and a reaper."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from workers.models import Worker
 
 
 class Fleet:
-    """Workers by name, each with the jobs in its hands."""
+    """Workers by name, each with the jobs it holds."""
 
     def __init__(self, api: Any, count: int, **fields: Any) -> None:
         self.api = api
         self.names = [f"w{number:03}" for number in range(count)]
         self.states = dict.fromkeys(self.names, "running")
         for name in self.names:
-            # None is silent because the others take long to be heard.
+            # None is silent because the heartbeats of the others take long.
             WorkerFactory(worker_id=name, **{"heartbeat_timeout": timedelta(hours=1)} | fields)
         self.capacities: list[dict[str, int]] = []
 
@@ -27,7 +27,7 @@ class Fleet:
         return JobFactory(active=True, reserved_by=name)
 
     def beat(self, *names: str) -> None:
-        """Each says what it is, hears what it shall be, and is it from then on."""
+        """Each reports its state, gets the desired one, and adopts it."""
         for name in names or self.names:
             if self.states[name] == "gone":
                 continue

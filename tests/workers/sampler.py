@@ -1,6 +1,6 @@
-"""A sampler inside the database: after each change of a worker, how many jobs at once may run.
+"""A sampler inside the database: possible concurrent jobs after each change of a worker.
 
-No moment escapes it, and it asks none of our code.
+It misses no moment, and uses none of our code.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sampler:
 
 @contextlib.contextmanager
 def sampling() -> Iterator[Sampler]:
-    """Sample while the block runs. What other processes and threads change is seen as well."""
+    """Sample while the block runs, including changes by other processes and threads."""
     _run(BEGIN[connection.vendor])
     try:
         yield Sampler()

@@ -1,4 +1,4 @@
-"""The shop, run by real worker processes: what the tests of `runjobworker` start and ask."""
+"""The shop with real worker processes, for the tests of `runjobworker`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = {"HEARTBEAT_INTERVAL": 0.1, "HEARTBEAT_TIMEOUT": 20}
 
 
 class Shop:
-    """A site with workers. `over` says how these reach it: "direct" or "http"."""
+    """A site with workers. `over` is how these reach it: "direct" or "http"."""
 
     def __init__(self, folder: Path, database_url: str, over: str = "direct") -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Shop:
         environ = self.environment(**options)
         command = ["runjobworker", *over, *arguments]
         log = self._log("worker")
-        # A worker with settings of its own starts as it would anywhere; the usual one quicker.
+        # A worker with its own settings starts normally; the usual one is forked, which is faster.
         process = forked(log, environ, *command) if usual else manage_to(log, environ, *command)
         with process as started:
             try:
@@ -63,7 +63,7 @@ class Shop:
 
     @contextlib.contextmanager
     def server(self, port: int) -> Iterator[Running]:
-        """The shop's own server, at a port of our choice, so that it can come back there."""
+        """The shop's own server, on a port of our choice, so that it can be restarted there."""
         command = ["runserver", "--noreload", "--skip-checks", f"127.0.0.1:{port}"]
         with forked(self._log("server"), self.environment(), *command) as started:
             self.url = f"http://127.0.0.1:{port}"
@@ -85,7 +85,7 @@ class Shop:
         return (self.folder / mark).exists()
 
     def wait_for(self, *marks: str) -> str:
-        """Wait for handlers to leave these marks; return the text of the last."""
+        """Wait for handlers to leave these marks; return the text of the last one."""
         eventually(
             lambda: all(self.has(mark) for mark in marks),
             lambda: f"no mark {[mark for mark in marks if not self.has(mark)]}",

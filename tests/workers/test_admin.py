@@ -1,4 +1,4 @@
-"""The fleet in the admin: who is there, and how they are."""
+"""The fleet in the admin: the workers and their condition."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_list_takes_the_same_queries_for_one_worker_and_for_a_hundred(
     for _ in range(count):
         JobFactory(active=True, reserved_by=WorkerFactory(labels=["blue"]).pk)
 
-    # Session, user, capped count, page of workers, what they say of themselves, the reaper.
+    # Session, user, capped count, page of workers, their descriptions, the reaper.
     with django_assert_num_queries(7):
         page = admin_client.get(list_of(WORKER))
 
@@ -228,13 +228,13 @@ def test_the_page_of_a_worker_tells_what_it_holds_and_what_it_lost(admin_client)
     assert "ojs-go/1.2" in content
 
 
-def test_a_worker_whose_clock_is_ahead_is_told_apart(admin_client):
+def test_a_worker_whose_clock_is_ahead_is_marked(admin_client):
     worker = WorkerFactory(started_at=ahead(7290), registered_at=ago(0))
 
     assert "its clock is ahead by 2 h 1 min" in admin_client.get(page_of(worker)).content.decode()
 
 
-def test_a_worker_that_came_back_from_the_dead_is_told_apart(admin_client):
+def test_a_worker_that_came_back_from_the_dead_is_marked(admin_client):
     worker = WorkerFactory(died_at=ago(60))
 
     assert "it has come back since" in admin_client.get(page_of(worker)).content.decode()
@@ -298,7 +298,7 @@ def test_every_page_says_that_the_reaper_does_not_run(admin_client, url):
     assert "The reaper has not run for 2 h 1 min" in admin_client.get(url).content.decode()
 
 
-def test_who_has_nothing_to_do_with_jobs_is_not_told_of_the_reaper():
+def test_a_user_without_permissions_for_jobs_sees_nothing_of_the_reaper():
     assert "The reaper" not in staff().get("/admin/").content.decode()
 
 

@@ -1,4 +1,5 @@
-"""Quiet, Terminate and Resume in the admin: asked, explained, recorded, heard (OJS worker §2.3)."""
+"""Quiet, Terminate and Resume in the admin: confirmed, explained, recorded, relayed (OJS worker
+§2.3)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ WORKER = "ojs_workers_worker"
 
 
 def beat(api, worker, state="running"):
-    """What the worker hears in reply to its next heartbeat."""
+    """The state in the reply to the worker's next heartbeat."""
     reply = api.send("workers/heartbeat", {"worker_id": worker.pk, "state": state})
     return reply.json()["state"]
 
@@ -91,7 +92,7 @@ def test_jobs_too_many_to_be_named_are_counted(monkeypatch):
 
 def test_the_confirmation_of_a_hundred_workers_takes_few_queries(django_assert_max_num_queries):
     ops = operator()
-    # The first request of a process looks up content types; whose request that is, is chance.
+    # The first request of a process looks up content types; which test makes it is chance.
     confirm(ops, WORKER, "quiet", WorkerFactory())
     LogEntry.objects.all().delete()
     workers = [WorkerFactory() for _ in range(100)]
@@ -239,7 +240,7 @@ def test_a_button_on_the_page_of_a_worker_asks_and_shows_how_it_comes_to_it(api)
     assert "Too hot" in told.content.decode()
 
 
-# Who may only look
+# Users who may only view
 
 EVERY_ACTION = [
     (WORKER, "quiet"),
@@ -256,7 +257,7 @@ EVERY_ACTION = [
 
 
 def everything():
-    """One row for each action to work on, and all there is, to be compared."""
+    """One row for each action, and everything that exists, for comparison."""
     WorkerFactory(worker_id="w", directive="quiet", directed_at=ago(9))
     JobFactory(dead=True)
     QueueFactory(name="mail")

@@ -1,4 +1,4 @@
-"""Types and queues compared: how many, how long, how many failed."""
+"""Comparison of types and queues: count, durations, failures."""
 
 from __future__ import annotations
 

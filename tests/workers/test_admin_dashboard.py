@@ -1,4 +1,4 @@
-"""The dashboard: what is wrong, how it is, how it was; and what it costs."""
+"""The dashboard: problems, current figures, history, and the number of queries."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def running_reaper(db):
 
 
 def wrong(page):
-    """What the attention list says."""
+    """The texts of the attention list."""
     return [item.text for item in page.context["attention"]]
 
 
 def one_by_one(page):
-    """The same with what is folded."""
+    """The same with folded items."""
     lines = page.context["attention"]
     return [each.text for line in lines for each in line.items or [line]]
 
@@ -55,7 +55,7 @@ def card(page, name):
     return next(value for title, value, _ in page.context["cards"] if title == name)
 
 
-def test_it_is_on_the_index_for_whoever_may_see_it():
+def test_it_is_on_the_index_for_users_who_may_view_it():
     url = reverse("admin:ojs_workers_dashboard_changelist")
     allowed, other = staff("view_dashboard", username="a"), staff("view_job", username="b")
 
@@ -92,7 +92,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
     ]
 
 
-def test_maintenance_is_told_with_who_why_and_until_when(admin_client):
+def test_maintenance_is_shown_with_who_why_and_until_when(admin_client):
     maintenance.begin(
         actor=Actor("ops", Source.ADMIN),
         reason="New disks.",
@@ -111,7 +111,7 @@ def cron_job(name, **changes):
     return name
 
 
-def test_schedules_that_did_not_run_are_told_with_the_reason(admin_client):
+def test_schedules_that_did_not_run_are_shown_with_the_reason(admin_client):
     cron_job("on-time")
     cron_job("off", enabled=False, next_run_at=None)
     cron_job("late", next_run_at=ago(125))
@@ -165,7 +165,7 @@ def test_many_schedules_that_did_not_run_are_not_all_named(admin_client):
 
 
 def test_one_cause_is_one_line_and_the_worst_comes_first(admin_client):
-    """A queue that no worker serves is not told a second time as one with a long wait."""
+    """A queue without workers is not also reported as one with a long wait."""
     for number in range(12):
         QueueFactory(name=f"lost-{number}")
         JobFactory(queue=f"lost-{number}", created_at=ago(7290))
@@ -201,7 +201,7 @@ def test_a_worker_that_died_long_ago_no_longer_calls(admin_client):
     assert wrong(admin_client.get(DASHBOARD)) == []
 
 
-def test_a_reaper_that_does_not_run_is_told(admin_client):
+def test_a_reaper_that_does_not_run_is_shown(admin_client):
     reaper.Reaper.objects.update(seen_at=ago(100))
 
     (text,) = wrong(admin_client.get(DASHBOARD))
@@ -279,7 +279,7 @@ def test_a_queue_is_paused_from_here():
     assert wrong(ops.get(DASHBOARD))[0].startswith("The queue “mail” is paused by ops")
 
 
-def test_whoever_may_only_look_is_offered_no_pause():
+def test_a_user_who_may_only_view_is_offered_no_pause():
     looker = staff("view_dashboard", "view_queue")
     QueueFactory(name="mail")
 

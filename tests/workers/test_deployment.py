@@ -1,4 +1,4 @@
-"""The deployment of docs/operators.md, run as it stands: what a CI does to a live fleet."""
+"""The deployment of docs/operators.md, run unchanged against a live fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUIDE = (ROOT / "docs" / "operators.md").read_text()
 
 pytestmark = pytest.mark.slow
 
-# The site's own two, which the recipe leaves to its reader.
+# The site's own two commands, which the recipe leaves to its reader.
 START = """#!/bin/sh
 python manage.py runjobworker --labels "$2" --processes 2 > new.log 2>&1 &
 echo $! > new.pid
@@ -32,12 +32,12 @@ echo "$@" > removed
 
 
 def script() -> str:
-    """The commands of the recipe: each item of its list, with the lines that continue it."""
+    """The commands of the recipe: the items of its list, with continuation lines."""
     recipe = re.search(r"```yaml\ndeploy:\n  script:\n(.*?)```", GUIDE, re.S)
     assert recipe is not None
     commands = re.sub(r"\n {8,}", " ", recipe[1])
     commands = re.sub(r"^    - ", "", commands, flags=re.M)
-    # What does not come to its end here need not be waited for half an hour.
+    # A command that does not end here need not be awaited for half an hour.
     return re.sub(r" +# .*", "", commands).replace("--timeout 1800", "--timeout 60")
 
 
@@ -70,7 +70,7 @@ def test_a_release_takes_the_place_of_another_without_losing_a_job(tmp_path, dat
             subprocess.run(["sh", "-c", "kill $(cat new.pid)"], cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stderr + done.stdout
         assert old.wait() == 0
-        # Or they would still be at it while the tables are emptied for the next test.
+        # Otherwise they would still run while the tables are emptied for the next test.
         eventually(lambda: not Worker.objects.live().exists())
 
     told = json.loads((tmp_path / "drain.json").read_text())

@@ -50,7 +50,7 @@ VERSION = 1
 
 @pytest.fixture
 def site(tmp_path: Path, database_url: str) -> Any:
-    """A site without the admin, and with a backend of tasks that cannot be used."""
+    """A site without the admin, and with an unusable task backend."""
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "__init__.py").touch()
     (tmp_path / "small" / "handlers.py").write_text(HANDLERS)
@@ -78,14 +78,14 @@ def test_a_site_without_admin_and_with_a_broken_backend_runs_jobs(site, surround
 
 
 def test_a_worker_runs_what_the_code_says_now(site, surroundings):
-    """The file is changed while the worker runs; the jobs after that are run by the new code."""
+    """The file is changed while the worker runs; later jobs are run by the new code."""
     with manage_to(site / "log", surroundings, "runjobworker", "--reload") as started:
         first = jobs.enqueue("small.answer")
         becomes(first, "completed")
         changes = itertools.count(1)
 
         def change_again() -> bool:
-            """Django sees a change of a file's time once it has looked at the file before."""
+            """Django notices a change of a file's time once it has seen the file before."""
             draft = site / "draft"
             draft.write_text(HANDLERS.replace("VERSION = 1", "VERSION = 2"))
             moment = draft.stat().st_mtime + 10 * next(changes)

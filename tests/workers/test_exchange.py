@@ -1,4 +1,4 @@
-"""What a busy worker does all day: it hands in what it finished and takes more, in one go."""
+"""The routine of a busy worker: reporting finished jobs and fetching more in one request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_place_of_a_finished_job_is_free_at_once():
     assert len(jobs) == 1
 
 
-def test_a_refused_outcome_keeps_nobody_from_new_jobs():
+def test_a_refused_outcome_keeps_no_worker_from_new_jobs():
     foreign = JobFactory(active=True, reserved_by="other")
     JobFactory()
 
@@ -73,7 +73,7 @@ def test_nothing_is_settled_where_no_queue_is_named():
     assert Job.objects.get().state == State.ACTIVE
 
 
-def test_a_result_that_is_too_large_keeps_nobody_from_new_jobs(settings):
+def test_a_result_that_is_too_large_keeps_no_worker_from_new_jobs(settings):
     settings.OJS = {**settings.OJS, "MAX_RESULT_SIZE": 10}
     held = JobFactory(active=True, reserved_by="w")
     JobFactory()
@@ -91,5 +91,5 @@ def test_it_is_two_statements_and_no_more(django_assert_num_queries):
     held = JobFactory(active=True, reserved_by="w")
     JobFactory()
 
-    with atomic(), django_assert_num_queries(4):  # and a savepoint about them
+    with atomic(), django_assert_num_queries(4):  # including a savepoint
         protocol.exchange([Completion(held.pk, "w")], [held.queue], worker_id="w")

@@ -1,4 +1,4 @@
-"""FETCH: what a worker is given, in which order, and what not (OJS worker §5, §6, §8)."""
+"""FETCH: which jobs a worker gets, in which order, and which not (OJS worker §5, §6, §8)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_worker_is_given_the_whole_envelope():
         assert document[moment].endswith("Z")
 
 
-def test_a_start_is_told_as_an_event():
+def test_a_start_is_recorded_as_an_event():
     job = JobFactory()
     fetch(worker_id="w")
 
@@ -181,7 +181,7 @@ def test_a_queue_named_twice_gives_its_jobs_once():
     assert len(fetch("default", "default", count=4)) == 2
 
 
-# What the worker can do
+# Abilities of the worker
 
 
 def test_types_narrow_what_is_given():
@@ -214,7 +214,7 @@ def test_a_pause_that_has_ended_by_itself_holds_nothing_back():
     assert len(fetch()) == 1
 
 
-# How long it is reserved (§5.2, §5.3; HTTP §10.1)
+# Length of the reservation (§5.2, §5.3; HTTP §10.1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_the_default_visibility_timeout_is_the_sites_to_choose(settings):
     assert job.reserved_for == timedelta(seconds=60)
 
 
-# Who asks (§6.6, §8.2, §10.4)
+# State of the worker (§6.6, §8.2, §10.4)
 
 
 @pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])
@@ -295,7 +295,7 @@ def test_a_fetch_is_one_statement(django_assert_num_queries):
         assert len(fetch(worker_id=worker.pk, count=2)) == 2
 
 
-def test_a_worker_nobody_knows_is_served_all_the_same():
+def test_an_unknown_worker_is_served_all_the_same():
     JobFactory.create_batch(2)
 
     assert len(fetch(worker_id="never-registered")) == 1

@@ -1,4 +1,4 @@
-"""Orders to a fleet: whom they concern, what is written down, what becomes of them."""
+"""Orders to a fleet: their targets, records and outcomes."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_workers_are_added_up_by_host_and_by_label():
     assert groups("label") == {"blue": (1, 1, 1, 10, 5, 1), "eu": (2, 1, 1, 12, 5, 1)}
 
 
-def test_jobs_done_and_failed_are_counted_once_whoever_counts(api):
+def test_jobs_done_and_failed_are_counted_once_by_several_reapers(api):
     from workers.chores import tallies
 
     WorkerFactory(worker_id="w")

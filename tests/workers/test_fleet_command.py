@@ -81,7 +81,7 @@ def test_everything_is_asked_for_expressly():
     assert set(directives().values()) == {"terminate"}
 
 
-def test_nobody_matches_and_nothing_happens():
+def test_no_worker_matches_and_nothing_happens():
     WorkerFactory(labels=["eu"])
     WorkerFactory(dead=True, labels=["us"])
 
@@ -199,7 +199,7 @@ def test_a_drain_that_is_waited_for_needs_no_reaper(monkeypatch):
     drive = rolling.drive
 
     def drive_and_leave() -> int:
-        # Between two looks the worker does what it was told.
+        # Between two checks the worker obeys.
         for wanted, given in (("quiet", {"state": "quiet"}), ("terminate", GONE)):
             Worker.objects.filter(directive=wanted).update(**given)
         return drive()

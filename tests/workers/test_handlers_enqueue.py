@@ -1,4 +1,4 @@
-"""Handlers that are called like functions: here and now, or as a job."""
+"""Handlers that are called like functions: directly, or as a job."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_exception_decides_whether_there_is_another_attempt(
 
 
 def test_what_is_discarded_is_never_retried(fake_jobs):
-    """A class of exceptions in both."""
+    """The same class of exceptions in both options."""
 
     @handler("test.handlers.mail", retry_on=(Exception,), discard_on=(NoSuchMailbox,))
     def mail(context: Any) -> None:

@@ -1,4 +1,4 @@
-"""BEAT: signs of life, extensions, and the answer (OJS worker protocol §4, §5.4, §10.3)."""
+"""BEAT: signs of life, extensions, and the reply (OJS worker protocol §4, §5.4, §10.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 def soon(seconds: float):
-    """`seconds` from now, give or take what a busy machine needs for a test."""
+    """`seconds` from now, with a tolerance for a busy machine."""
     return pytest.approx(timezone.now() + timedelta(seconds=seconds), abs=timedelta(seconds=10))
 
 
@@ -103,7 +103,7 @@ def test_a_heartbeat_without_a_list_of_jobs_says_nothing_about_them():
     assert worker.active_job_ids == []
 
 
-def test_a_worker_that_goes_quiet_is_told_as_an_event_once():
+def test_a_worker_that_goes_quiet_is_recorded_as_an_event_once():
     worker = WorkerFactory()
     for state in (WorkerState.QUIET, WorkerState.QUIET, WorkerState.RUNNING):
         protocol.beat(worker.pk, state=state)
@@ -117,11 +117,11 @@ def test_a_worker_that_goes_quiet_is_told_as_an_event_once():
 @pytest.mark.parametrize(
     ("own", "reserved_for", "requested", "seconds"),
     [
-        # The period of the reservation starts again, whatever it came from.
+        # The period of the reservation starts again, whatever determined it.
         (None, 1800, None, 1800),
         (None, 60, None, 60),
         (7200, 7200, None, 7200),
-        # What the heartbeat asks for, unless the job's own is longer.
+        # The heartbeat's request, unless the job's own timeout is longer.
         (None, 1800, 120, 120),
         (60, 60, 120, 120),
         (7200, 7200, 120, 7200),
@@ -174,7 +174,7 @@ def test_only_the_jobs_named_are_extended():
     assert reserved_until(unnamed) == deadline
 
 
-def test_an_overdue_job_that_nobody_took_back_yet_is_saved_by_a_heartbeat():
+def test_an_overdue_job_not_yet_reclaimed_is_saved_by_a_heartbeat():
     job = JobFactory(active=True, reserved_until=ago(1))
 
     protocol.beat("worker-1", active_job_ids=[str(job.pk)])
@@ -184,7 +184,7 @@ def test_an_overdue_job_that_nobody_took_back_yet_is_saved_by_a_heartbeat():
     assert (job.state, job.attempt) == (State.ACTIVE, 1)
 
 
-def test_jobs_the_worker_does_not_hold_are_told_to_it_and_left_alone():
+def test_jobs_the_worker_does_not_hold_are_reported_as_lost_and_left_alone():
     deadline = ahead(60)
     foreign = JobFactory(active=True, reserved_by="worker-2", reserved_until=deadline)
     reclaimed = JobFactory(attempt=2, attempt_counted=True)
@@ -274,7 +274,7 @@ def test_a_heartbeat_that_was_overtaken_changes_nothing(late):
     assert reserved_until(job) == deadline
 
 
-def test_a_heartbeat_that_was_overtaken_saves_nobody_from_being_declared_dead():
+def test_a_heartbeat_that_was_overtaken_saves_no_worker_from_being_declared_dead():
     worker = WorkerFactory()
     protocol.beat(worker.pk, sequence=5)
     Worker.objects.update(last_heartbeat_at=ago(31))

@@ -1,4 +1,4 @@
-"""A site that includes `workers.urls` on real servers: WSGI, ASGI, and the front door around it."""
+"""A site that includes `workers.urls` on real servers: WSGI, ASGI, and `JobServer` around it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(*ways):
 
 
 def environment(folder):
-    """The site has its jobs, and all else, in the database of the tests."""
+    """The site has everything, including its jobs, in the tests' database."""
     here = connection.settings_dict
     names = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
     database = {name: here[name] for name in names if name in here}
@@ -150,7 +150,7 @@ def test_places_to_wait_in_are_few_without_the_front_door_and_many_with_it(clien
 def test_streams_are_refused_with_what_they_need(client, way):
     (job,) = push(client, 1)
     paths = [f"jobs/{job}/events", "queues/default/events", "events/stream"]
-    if way == ASGI:  # Django would keep the stream until it has ended
+    if way == ASGI:  # Django would buffer the whole stream
         paths.append(f"jobs/{job}/progress/stream")
 
     for path in paths:

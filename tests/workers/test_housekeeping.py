@@ -112,12 +112,12 @@ def test_of_many_processes_at_once_one_takes_the_turn(ran_before):
 def test_a_real_cluster_runs_the_schedules(database_url, tmp_path):
     JobFactory(completed=True, finished_at=ago(LONG_AGO))
     kept = JobFactory(completed=True)
-    # What a cluster does by itself every half minute.
+    # A cluster does this every half minute.
     Schedule.objects.exclude(name="Open Job Spec: finished-jobs").delete()
     Schedule.objects.update(next_run=timezone.now())
     scheduler()
 
-    # In the tests' settings: a cluster reads only what was signed and named as its own.
+    # With the tests' settings: a cluster reads only tasks that were signed with its own key.
     environment = processes.environment(database_url) | {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "OJS_TEST_DATABASE": os.environ.get("OJS_TEST_DATABASE", "sqlite"),

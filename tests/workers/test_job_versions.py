@@ -1,4 +1,4 @@
-"""Who is given which version of a job: declared over HTTP, by the Python worker, and shown (OJS job
+"""Routing by version: declared over HTTP, by the Python worker, and shown to operators (OJS job
 versioning §8)."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_worker_is_given_the_versions_it_declared_and_all_that_have_none(
         api.send("workers/heartbeat", {"worker_id": "w", "handlers": handlers(said)})
 
     assert versions_of(api.fetch(worker_id="w", count=10)) == given
-    # The others are held until somebody comes who takes them.
+    # The others wait for a worker that accepts them.
     waiting = Job.objects.filter(state="available").count()
     assert waiting == len(VERSIONS) - len(given)
     assert len(api.fetch(worker_id="another", count=10)) == waiting
@@ -160,11 +160,11 @@ def test_steps_of_a_workflow_and_runs_of_a_cron_job_have_versions_of_their_own(a
     assert sorted(versions_of(api.fetch(count=10))) == ["1.0", "2.0", "3.1"]
 
 
-# What operators see
+# In the admin
 
 
 @pytest.mark.django_db
-def test_a_job_that_nobody_takes_says_why_it_waits():
+def test_a_job_that_no_worker_takes_says_why_it_waits():
     job = JobFactory(type="t", version_number=read_versions("2.0").least)
     WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
 
@@ -175,7 +175,7 @@ def test_a_job_that_nobody_takes_says_why_it_waits():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("another", [None, bounds(other="5.0"), bounds(t="2.0")])
-def test_versions_that_nobody_takes_want_attention_once_they_have_waited(another):
+def test_versions_that_no_worker_takes_need_attention_once_they_have_waited(another):
     wait = ojs_settings.WAIT_LIMIT.total_seconds() + 60
     Queue.objects.get_or_create(name="default")
     WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
@@ -184,7 +184,7 @@ def test_versions_that_nobody_takes_want_attention_once_they_have_waited(another
     JobFactory(type="t", enqueued_at=ago(wait))
 
     assert told() == ["Version 2.0 of “t” waits in “default”, and no live worker takes it."]
-    # One that says nothing of the type, or takes the version.
+    # One that declares nothing for the type, or accepts the version.
     WorkerFactory(queues=["default"], job_versions=another)
     assert told() == []
 
@@ -205,7 +205,7 @@ def test_however_many_queues_wait_the_dashboard_asks_for_two(django_assert_max_n
 
 
 def figures() -> Figures:
-    """Those of a reader who may look at no page."""
+    """Figures for a user who may not view any page."""
     request: Any = RequestFactory().get("/")
     request.user = AnonymousUser()
     return Figures(admin.site, request, None)
@@ -234,7 +234,7 @@ def test_a_worker_process_declares_what_its_handlers_take(tmp_path, database_url
     [("1.9", "version_not_supported"), (2, None), ("2.9", None), (None, None)],
 )
 def test_a_handler_never_runs_a_version_it_does_not_take(version, outcome):
-    """A server that knows nothing of versions may give it one all the same."""
+    """A server without support for versions may send it nevertheless."""
     handler("tests.versioned", versions=">=2.0 <3.0")(lambda context: None)
     made = new_job({"type": "tests.versioned", "args": [], "version": version}, timezone.now())
     stamp([made], timezone.now())

@@ -1,4 +1,4 @@
-"""Log lines as JSON: whatever a handler logs says which job it is about (OJS logging)."""
+"""Log lines as JSON: each line of a handler names its job (OJS logging)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 @pytest.fixture
 def lines():
-    """What is logged, parsed."""
+    """The log lines, parsed."""
     told = []
 
     class Kept(logging.Handler):
@@ -129,7 +129,7 @@ logging.getLogger("a.site").info("there")
 
 
 def test_a_site_can_name_it_in_its_settings():
-    """Where logging is configured, no app may be imported yet."""
+    """When logging is configured, no app may be imported yet."""
     done = subprocess.run(
         [sys.executable, "-c", SITE], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Metrics: counted once from the events, whoever counts (OJS observability §8)."""
+"""Metrics: counted once from the events, by any process (OJS observability §8)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_job_discarded_long_after_it_was_started_took_that_long(api):
 # Once, and bounded
 
 
-def test_nothing_is_counted_twice_however_often_somebody_counts(api):
+def test_nothing_is_counted_twice_by_repeated_counts(api):
     pushed(api)
     for _ in range(3):
         tallies.count()
@@ -193,7 +193,7 @@ def test_what_one_process_counted_is_added_to_what_another_had(api, monkeypatch)
 
 
 def test_counting_goes_on_where_the_release_before_stopped(api):
-    """It read by transaction: some lower ids were still to come."""
+    """It read by transaction: some lower ids were still due."""
     for _ in range(3):
         pushed(api)
     overtaken, counted, _ = Event.objects.order_by("id")
@@ -331,7 +331,7 @@ def flow(queue: str, arrived: int, ran: int, seconds: float) -> None:
     QueueFlow.objects.create(queue=queue, minutes={str(minute): [arrived, ran, seconds]})
 
 
-def test_an_idle_queue_wants_nobody(api):
+def test_an_idle_queue_needs_no_worker(api):
     assert wanted(api, "never-used")["wanted_workers"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Who may settle what: ownership, fencing, refused finishes (OJS worker protocol §5.6, §10.4)."""
+"""Settling jobs: ownership, fencing, refused finishes (OJS worker protocol §5.6, §10.4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERBS = pytest.mark.parametrize("verb", [ack, fail])
 
 
 def facts(job: Job) -> dict:
-    """Everything a settled job could have changed."""
+    """Everything that settling a job could have changed."""
     return {
         **Job.objects.filter(pk=job.pk).values().get(),
         "errors": list(job.errors.values_list("type", flat=True)),
@@ -77,7 +77,7 @@ def test_the_holder_fails_its_job():
     ],
     ids=str,
 )
-def test_nobody_else_may_and_no_other_attempt_either(verb, said):
+def test_no_other_worker_may_and_no_other_attempt_either(verb, said):
     job = JobFactory(active=True, reserved_by="w", attempt=2)
     before = facts(job)
 
@@ -160,7 +160,7 @@ def test_an_accepted_finish_is_not():
 
 
 def recovered_from(worker_id: str) -> Job:
-    """A job that was taken back from a worker declared dead."""
+    """A job that was reclaimed from a worker declared dead."""
     job = JobFactory(active=True, reserved_by=worker_id)
     protocol.beat(worker_id, active_job_ids=[str(job.pk)])
     Worker.objects.filter(pk=worker_id).update(last_heartbeat_at=ago(31))
@@ -210,7 +210,7 @@ def test_a_finish_after_the_visibility_timeout_is_refused_once_the_job_was_taken
 
 
 @VERBS
-def test_a_finish_after_the_visibility_timeout_counts_while_nobody_took_the_job_back(verb):
+def test_a_finish_after_the_visibility_timeout_counts_until_the_job_is_reclaimed(verb):
     job = JobFactory(active=True, reserved_by="w", reserved_until=ago(1))
 
     assert verb(job, worker_id="w").error is None
@@ -283,7 +283,7 @@ def test_the_same_job_twice_in_one_list_is_settled_once(verb, kind):
 
 @pytest.mark.parametrize(("verb", "kind"), [(protocol.ack, Completion), (protocol.fail, Failure)])
 def test_a_stale_outcome_beside_the_right_one_does_not_spoil_it(verb, kind):
-    """A worker that was given its lost job again may report both attempts in one request."""
+    """A worker that got its lost job again may report both attempts in one request."""
     job = JobFactory(active=True, reserved_by="w", attempt=2)
 
     outcomes = verb([kind(job.pk, "w", 1), kind(job.pk, "w", 2), kind(job.pk, "w", 2)])

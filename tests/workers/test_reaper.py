@@ -66,7 +66,7 @@ def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failin
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_database_that_went_away_ends_the_round(monkeypatch, caplog):
-    """The other chores would fail as well; the caller waits and connects again."""
+    """The other chores would fail as well; the caller waits and reconnects."""
 
     def lose_the_connection() -> int:
         with connection.cursor() as cursor:

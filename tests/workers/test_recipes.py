@@ -1,4 +1,4 @@
-"""The recipes of docs/worker.md: systemd takes the unit, Kubernetes' probes answer."""
+"""The recipes of docs/worker.md: systemd accepts the unit, Kubernetes' probes work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recipe(language: str) -> str:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_has_nothing_to_say_against_the_unit(tmp_path):
     unit = tmp_path / "shop-worker.service"
-    # Its program is not here; any that is will do.
+    # Its program is not installed here; any existing one will do.
     unit.write_text(
         recipe("ini").replace("/srv/shop/.venv/bin/python", "/bin/true").replace("/srv/shop", "/")
     )

@@ -1,4 +1,4 @@
-"""Jobs taken back: expired reservations, overrun jobs, dead workers (OJS worker §5.5, §10)."""
+"""Reclaimed jobs: expired reservations, overrun jobs, dead workers (OJS worker §5.5, §10)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_crash_costs_one_attempt_and_the_limit_is_never_passed():
     assert [error.attempt for error in job.errors.all()] == [1, 2, 3]
 
 
-def test_an_expiry_is_told_as_events():
+def test_an_expiry_is_recorded_as_events():
     again = JobFactory(active=True, reserved_until=ago(1))
     last = JobFactory(active=True, reserved_until=ago(1), attempt=3)
 
@@ -251,7 +251,7 @@ def test_a_recovered_job_is_given_to_the_next_worker_as_its_second_attempt():
     assert [error["type"] for error in claimed.errors] == ["worker_death"]
 
 
-def test_a_death_is_told_as_an_event_a_signal_and_a_line_in_the_log(
+def test_a_death_is_an_event_a_signal_and_a_line_in_the_log(
     caplog, django_capture_on_commit_callbacks
 ):
     worker = WorkerFactory(silent=True, directive=WorkerState.QUIET, active_job_ids=["j"])
@@ -276,7 +276,7 @@ def test_a_death_is_told_as_an_event_a_signal_and_a_line_in_the_log(
 
 
 @pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])
-def test_a_worker_that_drained_and_fell_silent_has_left_and_nobody_is_alarmed(
+def test_a_worker_that_drained_and_fell_silent_has_left_without_an_alarm(
     caplog, django_capture_on_commit_callbacks, state
 ):
     """Public clients stop their heartbeats while they drain, and never deregister (CLIENTS.md)."""
@@ -321,7 +321,7 @@ def test_a_worker_that_speaks_again_before_its_jobs_were_taken_keeps_them():
     assert story(job) == (State.ACTIVE, 1, [])
 
 
-def test_jobs_of_a_worker_nobody_knows_wait_for_their_visibility_timeout():
+def test_jobs_of_an_unknown_worker_wait_for_their_visibility_timeout():
     job = JobFactory(active=True, reserved_by="never-seen")
 
     reaper.sweep()

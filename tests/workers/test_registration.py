@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def description(**other) -> Description:
-    """What the worker of §3.2 says of itself."""
+    """The registration of the worker in §3.2."""
     said = {
         "hostname": "web-server-1",
         "pid": 12345,
@@ -73,17 +73,17 @@ def test_a_registration_is_a_sign_of_life():
     assert not Worker.objects.silent().exists()
 
 
-def test_a_registration_is_told_as_an_event():
+def test_a_registration_is_recorded_as_an_event():
     protocol.register("w", description())
 
     (event,) = Event.objects.filter(type="worker.started")
     assert (event.subject, event.data) == ("w", {"queues": ["email", "default"], "concurrency": 10})
 
 
-# The same process once more (§10.4)
+# The same process again (§10.4)
 
 
-def test_a_process_that_registers_again_keeps_its_jobs_and_what_it_was_told():
+def test_a_process_that_registers_again_keeps_its_jobs_and_its_directive():
     protocol.register("w", description())
     Worker.objects.filter(pk="w").direct(WorkerState.QUIET)
     job = JobFactory(active=True, reserved_by="w")
@@ -233,7 +233,7 @@ def test_a_worker_that_deregisters_leaves_the_active_set_at_once():
     assert gone.left_at is not None
 
 
-def test_leaving_is_told_as_a_shutdown_and_not_as_a_death():
+def test_leaving_is_recorded_as_a_shutdown_and_not_as_a_death():
     worker = WorkerFactory(started_at=ago(60))
     protocol.deregister(worker.pk)
     Worker.objects.update(last_heartbeat_at=ago(60))

@@ -1,4 +1,4 @@
-"""A worker that was declared dead and speaks again (OJS worker protocol §10.4)."""
+"""A worker that was declared dead and is heard again (OJS worker protocol §10.4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch(worker, **asked):
 
 
 def ack(worker, **asked):
-    """Of a job that was taken from it."""
+    """A report about a job that was reclaimed from it."""
     lost = JobFactory(active=True, queue="another", reserved_by="heir")
     (outcome,) = protocol.ack([Completion(lost.pk, worker.pk)], **asked)
     assert isinstance(outcome.error, ReservationLost)
@@ -101,7 +101,7 @@ def test_what_a_fetch_gave_a_worker_is_not_taken_from_it_as_from_a_dead_one():
 
 @others
 def test_one_that_has_left_stays_away(speak):
-    """What it asks was under way when it left."""
+    """Its request was under way when it left."""
     worker = WorkerFactory(left=True)
     JobFactory()
 
@@ -111,7 +111,7 @@ def test_one_that_has_left_stays_away(speak):
 
 
 @others
-def test_what_is_no_sign_of_life_brings_nobody_back(speak):
+def test_what_is_no_sign_of_life_brings_no_worker_back(speak):
     worker = WorkerFactory(dead=True)
     JobFactory()
 
@@ -143,7 +143,7 @@ def speak_as(project, speak, worker):
 
 
 @others
-def test_a_worker_that_nobody_knows_is_not_discovered_by_it(speak):
+def test_an_unknown_worker_is_not_discovered_by_it(speak):
     worker = WorkerFactory.build(worker_id="stranger")
 
     speak(worker)
@@ -151,7 +151,7 @@ def test_a_worker_that_nobody_knows_is_not_discovered_by_it(speak):
     assert not Worker.objects.exists()
 
 
-# What an operator asked of it
+# Its directive
 
 
 def ordered(directive, **known):
@@ -190,7 +190,7 @@ def test_a_quiet_it_has_heard_still_stands_and_can_be_taken_back():
 
 
 def test_who_comes_after_one_that_heard_it_shall_terminate_is_another():
-    """It was ended for good, perhaps with a job in its hands: its name may be used again."""
+    """It was terminated, perhaps with a job in its hands: its id may be used again."""
     worker = ordered(TERMINATE)
     JobFactory(active=True, reserved_by=worker.pk)
     Worker.objects.filter(pk=worker.pk).update(directed_at=ago(3700))

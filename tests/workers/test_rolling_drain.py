@@ -1,4 +1,4 @@
-"""A rolling drain: few at a time, never under the floor, and nothing is lost on the way."""
+"""A rolling drain: few workers at a time, never below the floor, and no job is lost."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_it_waits_until_replacements_run(api):
 
 
 def test_replacements_may_have_come_before_the_drain_began(api):
-    """As a deployment does: first the new ones, then the drain of the old."""
+    """As in a deployment: first the new workers, then the drain of the old ones."""
     fleet = Fleet(api, 2, labels=["release-1"])
     WorkerFactory(labels=["release-2"], registered_at=ago(60))
     operation = begin(fleet, replacement_label="release-2")

@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_left_is_refused_at_once(database_url, tmp_path):
 
 @pytest.mark.postgres
 def test_a_chore_that_hangs_is_named_and_the_others_go_on(transactional_db, monkeypatch, caplog):
-    """The database holds a lock that nobody gives back."""
+    """The database holds a lock that is never released."""
     monkeypatch.setattr(reaper, "STUCK", 0.1)
     overdue()
     with another_connection() as other:

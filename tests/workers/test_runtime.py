@@ -80,7 +80,7 @@ def test_heartbeats_name_every_active_job_however_busy_the_handlers_are(shop):
 
 
 def test_a_handler_that_holds_the_interpreter_costs_no_job(shop):
-    """As C code may, for many heartbeat intervals: the worker is late, and no more."""
+    """As C code may, for many heartbeat intervals: the worker is late, but nothing more happens."""
     made = jobs.enqueue("shop.hold", ["hold"])
     with shop.worker() as started:
         assert shop.wait_for("hold.ended") == ""
@@ -105,7 +105,7 @@ def test_a_worker_started_before_its_server_waits_for_it(tmp_path, database_url)
     shop.url = f"http://127.0.0.1:{port}"
     made = jobs.enqueue("shop.echo")
     with shop.starting() as started:
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         with shop.server(port):
             becomes(made, "completed")
             assert started.terminate() == 0
@@ -130,7 +130,7 @@ def test_no_more_jobs_are_active_than_the_concurrency(shop):
 
 
 def test_no_job_waits_behind_another_that_takes_its_time(shop):
-    """Small jobs share a thread, and one that turns out not to be small has it for itself."""
+    """Short jobs share a thread; a job that turns out to be long gets its own."""
     names = [f"job{n}" for n in range(10)]
     small, long = {"type": "shop.noop"}, [{"type": "shop.work", "args": [name]} for name in names]
     jobs.enqueue_many([*long[:1], *([small] * 3), *long[1:5], *([small] * 20), *long[5:]])
@@ -262,11 +262,11 @@ def test_asked_a_third_time_a_worker_exits_whatever_it_is_doing(tmp_path, databa
     shop = Shop(tmp_path, database_url)
     with shop.worker() as started, atomic():
         with connection.cursor() as cursor:
-            # Nothing gets past this: the worker waits for its database and cannot end in order.
+            # Nothing else helps: the worker waits for its database and cannot stop properly.
             cursor.execute("LOCK TABLE ojs_workers_worker, ojs_jobs_job")
         tell(started, signal.SIGTERM)
         started.wait_for("From running to terminate")
-        # Two that the system does not take for one.
+        # Two signals that the system does not merge into one.
         tell(started, signal.SIGINT)
         tell(started, signal.SIGTERM)
         assert started.wait() in (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -306,7 +306,7 @@ def test_the_server_cannot_resume_a_worker_that_quieted_itself(shop):
 # Lost reservations (§10.4) and servers that go away (§4.6)
 
 
-def test_a_lost_reservation_is_told_to_the_handler_and_the_worker_goes_on(shop):
+def test_a_lost_reservation_reaches_the_handler_and_the_worker_goes_on(shop):
     made = jobs.enqueue("shop.patient", ["patient"])
     with shop.worker() as started:
         shop.wait_for("patient.began")
@@ -350,7 +350,7 @@ def test_work_that_ends_while_the_server_is_away_is_reported_when_it_is_back(
         started.wait_for("Heartbeat failed")
         shop.go("work")
         shop.wait_for("work.ended")
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         with shop.server(port):
             becomes(made, "completed")
             started.wait_for("Heartbeats are answered again")

@@ -1,4 +1,4 @@
-"""What whoever starts a worker is told of its life: a file that stays young, systemd's watchdog."""
+"""Signs of life of a worker for its manager: a fresh file, systemd's watchdog."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_server_that_is_away_is_no_reason_to_restart_a_worker(tmp_path, databa
     port = free_port()
     shop.url = f"http://127.0.0.1:{port}"
     with shop.starting("--alive-file", str(file)) as started:
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         is_renewed(file)
         with shop.server(port):
             started.wait_for("jobs at once, of")
@@ -79,7 +79,7 @@ def test_a_server_that_is_away_is_no_reason_to_restart_a_worker(tmp_path, databa
 
 @pytest.mark.postgres
 def test_a_worker_that_is_stuck_gives_no_sign_of_life(shop, file):
-    """Its threads wait for a lock on the database that nobody gives back."""
+    """Its threads wait for a lock on the database that is never released."""
     with shop.worker("--alive-file", str(file)):
         with atomic():
             with connection.cursor() as cursor:
@@ -100,7 +100,7 @@ def waits_for_the_lock(cursor: Any) -> bool:
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """The end of systemd: what the unit's main process says, it hears."""
+    """systemd's end: receives the messages of the unit's main process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(str(tmp_path / "notify"))
         ear.settimeout(45)

@@ -1,8 +1,8 @@
-"""A worker of a server that is not ours, and does nothing to keep the worker to its rules.
+"""A worker of a third-party server, which does not enforce the worker's rules.
 
-It knows fetch, ack, nack and heartbeat and little more, as public servers may: no waiting, no
-reports in a fetch, and registration only as long as `registers` says so. It always has work, and
-writes down what it is asked.
+It supports little more than fetch, ack, nack and heartbeat, as public servers may: no waiting, no
+reports in a fetch, and registration only while `registers` is true. It always has work, and records
+the requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 class Elsewhere(ThreadingHTTPServer):
-    """The other server."""
+    """The third-party server."""
 
     daemon_threads = True
 
@@ -42,7 +42,7 @@ class Elsewhere(ThreadingHTTPServer):
         self.loses_progress = False
         self.registers = True
         self.forgets = False
-        """The next heartbeat is answered 404: the registration is gone."""
+        """Make the next heartbeat get 404: the registration is gone."""
         self.lock = threading.Lock()
 
     def enqueue(self, type: str, *args: Any, **more: Any) -> str:
@@ -82,7 +82,7 @@ class Elsewhere(ThreadingHTTPServer):
             return [body for asked, body in self.asked if asked == path]
 
     def was_told_of(self, job_id: str) -> bool:
-        """Whether a report of the job has come, by itself or with a fetch."""
+        """Whether a report about the job has arrived, separately or with a fetch."""
         told = [
             report
             for path in ("ack", "fetch")
@@ -92,7 +92,7 @@ class Elsewhere(ThreadingHTTPServer):
         return any(report.get("job_id") == job_id for report in told)
 
     def beats(self, count: int, **like: Any) -> None:
-        """Wait for so many more heartbeats of this kind."""
+        """Wait for that many more heartbeats of this kind."""
         before = len(self.heard("heartbeat"))
 
         def there() -> bool:
@@ -197,11 +197,11 @@ def test_a_quiet_worker_does_not_fetch_and_a_resumed_one_does(shop, elsewhere, h
         else:
             elsewhere.directive = "quiet"
             elsewhere.beats(1, state="quiet")
-        # One fetch may have been under way when it turned quiet; it is heard before the next beat.
+        # A fetch may have begun when it turned quiet; it arrives before the next heartbeat.
         elsewhere.beats(1, state="quiet")
         fetched = len(elsewhere.heard("fetch"))
         elsewhere.enqueue("shop.echo")
-        # By then a worker that fetched would have, many times.
+        # By then, a worker that fetches would have done so many times.
         elsewhere.beats(1, state="quiet")
         assert len(elsewhere.heard("fetch")) == fetched
         assert len(elsewhere.waiting) == 1
@@ -287,7 +287,7 @@ def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, e
     assert second == first, "the same worker, with all it said"
 
 
-def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, elsewhere):
+def test_only_the_latest_progress_is_sent_and_not_in_the_handlers_time(shop, elsewhere):
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):
         shop.wait_for("advance.told")
@@ -301,7 +301,7 @@ def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, el
     assert told[-1]["attempt"] == 1 and told[-1]["worker_id"]
 
 
-def test_progress_that_nobody_takes_harms_no_job(shop, elsewhere):
+def test_progress_that_the_server_refuses_harms_no_job(shop, elsewhere):
     elsewhere.fails_progress = True
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):

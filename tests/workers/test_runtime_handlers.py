@@ -1,4 +1,4 @@
-"""What handlers may do and say, in real worker processes of a site."""
+"""What handlers may do, in real worker processes of a site."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def either_shop(request: Any, tmp_path: Any, database_url: str) -> Iterator[Shop
 
 
 def reclaim_all() -> None:
-    """Take all jobs back as if their workers had died."""
+    """Reclaim all jobs as if their workers had died."""
     engine.reclaim(set(Job.objects.active().values_list("reserved_by", flat=True)))
 
 
 def burst(shop: Shop, *arguments: str, **options: Any) -> str:
-    """Run what there is; return what the worker wrote."""
+    """Run the waiting jobs; return the worker's output."""
     with shop.starting("--burst", *arguments, **options) as started:
         ends_with(started)
         return started.output
 
 
 LATER = {"max_attempts": 3, "initial_interval": "PT1H"}
-"""For jobs that fail: on a busy machine the usual backoff passes while a test looks at them."""
+"""For failing jobs: on a busy machine the usual backoff may pass while a test checks them."""
 
 
 def the_error_of(job: Any) -> Any:
@@ -117,7 +117,7 @@ def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
         for how in ways
     ]
 
-    # More of those that are no Exception than there are threads.
+    # More exceptions other than Exception than there are threads.
     burst(either_shop, "--concurrency", "1")
 
     found = [Job.objects.get(pk=job.id) for job in made]
@@ -165,7 +165,7 @@ def test_a_job_is_given_the_results_of_the_jobs_it_waited_for(shop):
     assert Job.objects.get(pk=waiter.id).result == [Job.objects.get(pk=first.id).result]
 
 
-def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_shop):
+def test_a_checkpoint_of_a_lost_job_raises_in_its_handler(either_shop):
     made = jobs.enqueue("shop.resume_when_told", ["late"])
     with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
         either_shop.wait_for("late.began")
@@ -213,7 +213,7 @@ def test_a_handler_that_leaves_a_transaction_open_harms_no_other(shop):
 
 @pytest.mark.postgres
 def test_a_connection_that_shall_not_last_is_closed_when_its_job_ends(shop, monkeypatch):
-    """`CONN_MAX_AGE = 0`, as Django has it: what stays fetches, beats and listens."""
+    """`CONN_MAX_AGE = 0`, Django's default: only connections that fetch, beat and listen remain."""
     monkeypatch.setenv("SHOP_CONN_MAX_AGE", "0")
     made = [jobs.enqueue("shop.connections") for _ in range(20)]
     with shop.worker() as started:
@@ -273,7 +273,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job
 @pytest.mark.one_database
 @pytest.mark.postgres
 def test_a_lost_reservation_takes_the_work_back(shop):
-    """Only where a second writer need not wait for the handler's transaction."""
+    """Only if a second writer need not wait for the handler's transaction."""
     made = jobs.enqueue("shop.charge", ["lost", "wait"])
     with shop.worker() as started:
         shop.wait_for("lost.began")
@@ -350,7 +350,7 @@ def test_a_django_task_has_a_limit_and_a_time_of_its_own(shop, settings):
 # Several processes
 
 
-def test_a_supervisor_starts_crashed_children_again_and_ends_all_when_told(shop):
+def test_a_supervisor_restarts_crashed_children_and_ends_all_on_a_signal(shop):
     made = jobs.enqueue("shop.die", ["crash"])
     with shop.worker("--processes", "2") as started:
         died = shop.wait_for("crash.died")
@@ -359,7 +359,7 @@ def test_a_supervisor_starts_crashed_children_again_and_ends_all_when_told(shop)
         becomes(made, "completed")
         assert shop.wait_for("crash.ended") not in (died, str(started.process.pid))
 
-        # Ctrl-C reaches the whole foreground group; each child hears of it once.
+        # Ctrl-C reaches the whole foreground group; each child gets it only once.
         os.killpg(started.process.pid, signal.SIGINT)
         ends_with(started)
     assert Worker.objects.filter(left_at__isnull=True).count() == 1, "the one that crashed"
@@ -412,7 +412,7 @@ def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
 @pytest.mark.parametrize(
     ("register", "problem"),
     [
-        (lambda: handler(len), "wants the type of its jobs"),
+        (lambda: handler(len), "requires the type of its jobs"),
         (lambda: handler("Not A Type"), "is not a job type"),
         (lambda: handler("shop.wrong")("text"), "is no function"),
         (lambda: handler("shop.wrong", timeout="5")(len), "must be seconds or a timedelta"),
@@ -444,7 +444,7 @@ def test_a_handler_that_cannot_be_is_refused_at_once(register, problem):
     ],
 )
 def test_the_command_line_is_checked(arguments, problem):
-    """Before anything is started, so that nothing need be."""
+    """Before anything is started, so no database is needed."""
     with pytest.raises(CommandError, match=problem):
         call_command("runjobworker", *arguments)
 
@@ -484,7 +484,7 @@ sys.exit(codes[0])
 
 
 def test_a_worker_can_be_embedded_in_a_thread_of_another_program(shop):
-    """As docs/worker.md shows it: the program's signals stay its own, and it says when to end."""
+    """As in docs/worker.md: the program's signals remain its own, and it ends the worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # inherited, for it to wait on
     try:
         made = jobs.enqueue("shop.noop", queue="embedded")

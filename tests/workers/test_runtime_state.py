@@ -1,4 +1,4 @@
-"""What moves a worker process's own state (OJS worker protocol §2.3, §9.4)."""
+"""Changes of a worker process's own state (OJS worker protocol §2.3, §9.4)."""
 
 from __future__ import annotations
 

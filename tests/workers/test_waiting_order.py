@@ -1,4 +1,4 @@
-"""Who of those that wait looks when there is work, and in which order they are served."""
+"""Which waiters look when work arrives, and in which order they are served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = 3600.0
 
 
 class Work:
-    """Jobs, and those who look for them; the name of a waiter says what it can run."""
+    """Jobs, and waiters; the name of a waiter contains what it can run."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -76,7 +76,7 @@ def test_they_are_served_in_the_order_they_came():
     run(story)
 
 
-def test_a_ring_in_vain_costs_nobody_its_place():
+def test_a_ring_in_vain_costs_no_waiter_its_place():
     async def story(work):
         for number in range(10):
             work.wait(f"w-{number}")
@@ -99,13 +99,13 @@ def test_no_more_of_them_look_than_there_are_jobs_for_but_a_few(jobs):
         await work.add(*(["job"] * jobs))
 
         assert len(work.served) == jobs
-        # Those who find that there is no more: as many as look at the same time, and some.
+        # Waiters that find nothing more: as many as look at the same time, and a few more.
         assert len(work.looked) <= jobs + 8
 
     run(story)
 
 
-def test_those_who_cannot_run_what_there_is_keep_nobody_from_it():
+def test_workers_that_cannot_run_a_job_keep_no_other_from_it():
     async def story(work):
         for number in range(5):
             work.wait(f"other-{number}", takes=lambda job: job == "special")
@@ -120,7 +120,7 @@ def test_those_who_cannot_run_what_there_is_keep_nobody_from_it():
     run(story)
 
 
-def test_quieted_workers_at_the_front_keep_nobody_from_work():
+def test_quieted_workers_at_the_front_keep_no_other_from_work():
     async def story(work):
         for number in range(20):
             work.wait(f"quiet-{number}", takes=lambda job: False)

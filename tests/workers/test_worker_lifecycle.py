@@ -23,7 +23,7 @@ def resume(worker: Worker) -> int:
 
 
 def beats(worker: Worker, state: WorkerState | None = None) -> WorkerState:
-    """Send a heartbeat of a worker that says it is in `state`; return what it is told to be."""
+    """Send a heartbeat with `state`; return the desired state in the reply."""
     return protocol.beat(worker.pk, state=state).state
 
 
@@ -61,10 +61,10 @@ def test_the_strictest_state_wins_and_silence_does_not_count(states, strictest_o
         ([QUIET, TERMINATE], TERMINATE),
         # SIGCONT.
         ([QUIET, RUNNING], RUNNING),
-        # Workers MUST NOT go back from `terminate`, so a heartbeat that says so is older.
+        # Workers MUST NOT go back from `terminate`, so such a heartbeat must be an older one.
         ([TERMINATE, QUIET], TERMINATE),
         ([TERMINATE, RUNNING], TERMINATE),
-        # A heartbeat without a state, as the HTTP binding allows it, leaves what was said before.
+        # A heartbeat without a state, which the HTTP binding allows, leaves the reported state.
         ([QUIET, None], QUIET),
         ([TERMINATE, None], TERMINATE),
         ([None], RUNNING),
@@ -79,7 +79,7 @@ def test_reported_states_are_recorded_and_nothing_leads_back_from_terminate(said
     assert told == recorded
 
 
-# What an operator asks for (§4.4)
+# Directives of an operator (§4.4)
 
 
 @pytest.mark.parametrize("directive", [QUIET, TERMINATE])
@@ -136,7 +136,7 @@ def test_a_directive_does_not_outlive_the_process_it_was_meant_for():
 # Resume (§2.3; docs/architecture.md)
 
 
-def test_a_worker_that_a_directive_quieted_is_told_to_run_again():
+def test_a_worker_that_a_directive_quieted_gets_the_directive_to_run_again():
     worker = WorkerFactory()
     direct(worker, QUIET)
     beats(worker, RUNNING)
@@ -215,7 +215,7 @@ def test_terminate_overtakes_a_resume_that_was_not_heard():
     assert beats(worker, QUIET) == TERMINATE
 
 
-# What it may fetch meanwhile (§6.6)
+# Fetching meanwhile (§6.6)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The workers that a caller may speak for, and the jobs it may touch."""
+"""The workers for which a caller may act, and the jobs that it may access."""

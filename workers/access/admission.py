@@ -1,4 +1,4 @@
-"""Decides which worker a caller speaks for, and which workers and jobs it may see.
+"""Decides for which worker a caller acts, and which workers and jobs it may see.
 
 Enforces `OfWorker` and `OfProject` from the table of `jobs.access`. Keys without a binding, nearly
 all of them, cost no query here.
@@ -34,17 +34,17 @@ Result = TypeVar("Result")
 
 
 class OtherWorker(PermissionDenied):
-    """The key is bound to a worker other than the one it was used for."""
+    """The key is bound to another worker."""
 
 
 def speak_for(caller: Caller, worker_id: str | None) -> str | None:
-    """Return the worker that a caller speaks for: the one it names, else that of its key.
+    """Return the worker for which a caller acts: the one it names, else that of its key.
 
     None if there is neither. The id is the client's, not the stored name.
 
     Raises:
         InvalidRequest: it cannot be a worker's id.
-        OtherWorker: the key speaks for another worker.
+        OtherWorker: the key is bound to another worker.
     """
     if worker_id and is_reserved(worker_id):
         raise refuse(
@@ -65,12 +65,12 @@ def admit(
     """Restrict a label-bound key to workers with its label; return the worker's stored name.
 
     Args:
-        worker_id: the worker that the caller speaks for; None for a worker without a name.
+        worker_id: the worker for which the caller acts; None for an anonymous worker.
         labels: those that a worker declares when it arrives. They must include the key's label,
             and so must the labels of a known worker.
 
     Raises:
-        PermissionDenied: the worker does not carry the label.
+        PermissionDenied: the worker does not have the label.
     """
     return admit_all(caller, [worker_id], labels=labels)[worker_id]
 
@@ -108,7 +108,7 @@ def as_worker(
         name: the result of `admit`, if it has been called already.
 
     Raises:
-        PermissionDenied: the worker does not carry the key's label.
+        PermissionDenied: the worker does not have the key's label.
     """
     name = name or admit(caller, worker_id, labels=labels) or worker_id
     try:
@@ -132,7 +132,7 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
 
     Raises:
         JobNotFound: there is no such job.
-        ReservationLost: no worker that the key speaks for holds the job.
+        ReservationLost: the job is not held by a worker for which the key may act.
     """
     if not caller.is_bound:
         return None
@@ -157,7 +157,7 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
 
 
 def own_workers(workers: Any, caller: Caller | None) -> Any:
-    """Narrow the queryset `workers` to those a caller may see; None sees them all."""
+    """Narrow the queryset `workers` to those that a caller may see; None sees all."""
     if caller is None:
         return workers
     workers = projects.scope_to(workers, caller.project)
@@ -169,7 +169,7 @@ def own_workers(workers: Any, caller: Caller | None) -> Any:
 
 
 def own_reservations(jobs: Any, caller: Caller | None) -> Any:
-    """Narrow the queryset `jobs` to those whose holders a caller may see; None sees them all."""
+    """Narrow the queryset `jobs` to those whose holders a caller may see; None sees all."""
     if caller is None:
         return jobs
     jobs = projects.scope_to(jobs, caller.project)

@@ -36,7 +36,7 @@ class ForeignWorker(Conflict):
 def require_own(worker: Worker, project: str | None) -> None:
     """
     Args:
-        project: the project of the key; a key without one speaks for all workers.
+        project: the project of the key; a key without one may act for all workers.
 
     Raises:
         ForeignWorker: the worker belongs to another project, or to none.

@@ -5,7 +5,7 @@ servers of the previous release, which know plain ids only, find the same record
 as long as it has a record: a dead worker may come back.
 
 Two projects that take an id at the same moment both find it free. The primary key decides: the
-protocol refuses the second (`ForeignWorker`), which looks again: see `admission.as_worker`.
+protocol refuses the second (`ForeignWorker`), which looks it up again: see `admission.as_worker`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields of a worker's page: what it can do, what it can be told, and causes for concern."""
+"""Fields of a worker's page: capabilities, the directives it accepts, and causes for concern."""
 
 from __future__ import annotations
 

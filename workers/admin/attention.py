@@ -1,4 +1,4 @@
-"""The problems an operator must know first: each source yields what is wrong, or nothing.
+"""The most urgent problems for an operator: each source yields what is wrong, or nothing.
 
 An app with something to watch adds a function with `watch`. A source is one kind of problem, and
 one line: several of a kind are counted, and folded under their number.
@@ -46,11 +46,11 @@ class Item:
     url: str = ""
     is_error: bool = False
     count: int = 1
-    """For how many it stands."""
+    """The number of problems it represents."""
     items: tuple[Item, ...] = ()
-    """Those of the kind, one by one."""
+    """The individual problems of the kind."""
     key: str = ""
-    """Of the kind: tells one fold from another."""
+    """Identifies the fold of the kind."""
 
 
 Source = Callable[[Any], Iterable[Item]]

@@ -1,4 +1,4 @@
-"""What the audit's pages know of workers: the orders they heard, and drains."""
+"""Workers in the audit's pages: the orders they received, and drains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..models import Directive, FleetOperation
 
 @found_by
 def heard(word: str) -> Q:
-    """Orders that a worker heard: an action lists only the first of many workers."""
+    """Orders that a worker received: an action lists only the first of many workers."""
     orders = Directive.objects.filter(worker_id=word, action_id__isnull=False)
     return Q(pk__in=orders.values("action_id"))
 

@@ -1,4 +1,4 @@
-"""How types of jobs and queues compare, and a page for each: part of the dashboard."""
+"""Compares job types, and queues, with a page for each: part of the dashboard."""
 
 from __future__ import annotations
 

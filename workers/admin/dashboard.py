@@ -74,7 +74,7 @@ class DashboardAdmin(admin.ModelAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
-        # A wall display: nothing to press, refreshed by itself.
+        # A wall display: no controls, refreshed automatically.
         is_kiosk = "kiosk" in request.GET
         refresh = request.GET.get("refresh", str(KIOSK_REFRESH) if is_kiosk else "")
         figures = Figures(self.admin_site, request, reaper_seen(request))

@@ -66,12 +66,12 @@ class Figures:
         self.reaper_seen = reaper_seen
 
     def list_of(self, model: Any, **query: str) -> str:
-        """The address of a list; empty for a user who may not look at it."""
+        """The URL of a list; empty for a user who may not view it."""
         url = display.page_url(self._site, self._request, model, "changelist")
         return f"{url}?{urlencode(query)}" if url and query else url
 
     def page_of(self, row: Any) -> str:
-        """The address of a row's page; empty for a user who may not look at it."""
+        """The URL of a row's page; empty for a user who may not view it."""
         return display.page_url(self._site, self._request, type(row), "change", row.pk)
 
     @cached_property

@@ -34,7 +34,7 @@ class ConditionFilter(SimpleListFilter):
 
 
 class DirectiveFilter(SimpleListFilter):
-    """What an operator asked for, heard or not."""
+    """The directive of an operator, received or not."""
 
     title = _("directive")
     parameter_name = "directive"

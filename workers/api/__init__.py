@@ -1,1 +1,1 @@
-"""The Admin API of what only `workers` knows: workers and the statistics of everything."""
+"""Endpoints of the Admin API that need `workers`: workers, and statistics of the whole server."""

@@ -1,7 +1,7 @@
-"""One order to many workers, by label or any other filter (the filters of OJS admin API §9.1).
+"""Sends an order to many workers, selected by label or any other filter of OJS admin API §9.1.
 
-The document orders one worker at a time. This does for workers what its §8 does for jobs, in the
-same words: a filter, a dry run, a confirmation.
+In the document, an order goes to one worker at a time. This does for workers what its §8 does for
+jobs, in the same form: a filter, a dry run, a confirmation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .documents import STATES, known
 from .requests import OneOrSeveral, OrderMany, WorkerFilter
 
 MOST = 10_000
-"""Workers that one request orders."""
+"""Maximum number of workers per request."""
 LISTED = 100
-"""Workers that are named."""
+"""Maximum number of workers that a response lists."""
 
 
 class AdminWorkerBulkViewSet(AdminViewSet):
@@ -41,11 +41,11 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         return self._answer(WorkerState.QUIET)
 
     def resume(self, request: Request) -> Response:
-        """Take that back from all that match."""
+        """Ask every worker that matches to resume."""
         return self._answer(WorkerState.RUNNING)
 
     def terminate(self, request: Request) -> Response:
-        """Ask all that match to finish what they have, and to stop."""
+        """Ask every worker that matches to finish its jobs and stop."""
         return self._answer(WorkerState.TERMINATE)
 
     def _answer(self, directive: WorkerState) -> Response:
@@ -71,10 +71,10 @@ class AdminWorkerBulkViewSet(AdminViewSet):
 
 
 def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> dict[str, Any]:
-    """Whom the order is for, as long as nothing has been asked.
+    """The workers that an order would address, for a dry run.
 
     Args:
-        project: that of the key which asks, and whose workers they are; empty means anybody's.
+        project: the project of the key that asks; only its workers. Empty means all workers.
     """
     ids = list(chosen.order_by("pk").values_list("pk", flat=True))
     will_hear = chosen.quieted() if directive == WorkerState.RUNNING else chosen.behind(directive)
@@ -93,13 +93,13 @@ def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> d
 
 
 def matching(workers: Any, wanted: Document, project: str) -> Any:
-    """Narrow `workers` by a filter; of several values each label must match, of others one.
+    """Narrow `workers` by a filter; of several labels all must match, of other values any.
 
     Args:
-        project: that of the key which asks, and whose workers they are; empty means anybody's.
+        project: the project of the key that asks; only its workers. Empty means all workers.
 
     Raises:
-        InvalidRequest: a member breaks its rule, or there is none: nobody means all workers.
+        InvalidRequest: a member is invalid, or there is none, which would mean all workers.
     """
     chosen = {name: _texts(name, value) for name, value in wanted.items() if value is not None}
     if not chosen:

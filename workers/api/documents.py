@@ -20,11 +20,11 @@ from ..models.querysets import SILENT
 
 STALE = "stale"
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE, STALE)
-"""What a listed worker may be: what it says it is, unless it is silent or was declared dead."""
+"""States of a listed worker: as reported, unless it is silent or was declared dead."""
 
 
 def known() -> Any:
-    """Every worker but those that left: running, quiet, terminating or stale."""
+    """Every worker that has not left: running, quiet, terminating or stale."""
     return Worker.objects.filter(left_at__isnull=True).annotate(shown_state=shown_state())
 
 
@@ -43,7 +43,7 @@ def shown_state() -> Any:
 
 
 def shown_id(project: str) -> Any:
-    """What a key of `project` calls a worker, to order by."""
+    """The id by which a key of `project` knows a worker, for sorting."""
     prefix = qualified("", project) if project else ""
     if not prefix:
         return F("pk")
@@ -55,7 +55,7 @@ def shown_id(project: str) -> Any:
 
 
 def summary(workers: Any) -> dict[str, int]:
-    """How many workers there are in each state (§9.1)."""
+    """The number of workers in each state (§9.1)."""
     rows = workers.order_by().values_list("shown_state").annotate(workers=Count("pk"))
     counts = dict.fromkeys(map(str, STATES), 0) | dict(rows)
     return {"total": sum(counts.values())} | counts
@@ -65,7 +65,7 @@ def worker_document(worker: Any, project: str) -> dict[str, Any]:
     """A worker of a list; annotated by `known` and `with_load`.
 
     Args:
-        project: that of the key which reads it.
+        project: the project of the key that reads it.
     """
     return {
         "id": shown(worker.pk, project),
@@ -96,12 +96,12 @@ def worker_document(worker: Any, project: str) -> dict[str, Any]:
 
 
 def _metadata(details: Any) -> Document:
-    """What it said of itself beyond what has a place of its own."""
+    """The worker's own description, without members that are returned separately."""
     return details.get("metadata") or {} if isinstance(details, dict) else {}
 
 
 def directive_document(directive: Directive, worker: Worker) -> dict[str, Any]:
-    """One order to a worker, and what became of it (OJS worker protocol §4.4)."""
+    """One order to a worker, and its outcome (OJS worker protocol §4.4)."""
     answer, when = answer_of(directive, worker)
     return {
         "directive": directive.state,

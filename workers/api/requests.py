@@ -1,4 +1,4 @@
-"""What operators may say about workers."""
+"""Requests of operators about workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDERS = {
     "running": WorkerState.RUNNING,
     "resume": WorkerState.RUNNING,
 }
-"""What a request may ask of a worker."""
+"""Directives that a request may give to a worker."""
 
 
 class OneOrSeveral(Member[list[str] | None]):
@@ -50,9 +50,9 @@ class ShownStates(OneOrSeveral):
 
 
 class WorkerFilter(Members, closed=True):
-    """Of several values each label must match, of others one."""
+    """Of several labels all must match, of other values any."""
 
-    label = OneOrSeveral("Several: all of them.")
+    label = OneOrSeveral("Several: all of them must match.")
     queue = OneOrSeveral()
     hostname = OneOrSeveral()
     version = OneOrSeveral()
@@ -64,8 +64,8 @@ class WorkerFilter(Members, closed=True):
 class OrderMany(Reason):
     filter = Object(of=WorkerFilter)
     all = Boolean("Instead of a filter: every worker.").default(False)
-    dry_run = Boolean("Only say whom it would be for.").default(False)
-    confirm = Boolean("Must be true, unless it is a dry run.").default(False)
+    dry_run = Boolean("Only report which workers it would address.").default(False)
+    confirm = Boolean("Must be true, except for a dry run.").default(False)
 
 
 class Direct(Reason):

@@ -1,4 +1,4 @@
-"""Workers and statistics of the Admin API. A worker's id may hold slashes: verbs come first."""
+"""URLs of workers and statistics. A worker's id may contain slashes, so verbs come first."""
 
 from django.urls import path
 
@@ -14,7 +14,7 @@ MANY = f"{BASE}/workers/bulk"
 urlpatterns = [
     path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
     path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
-    # Before a worker that is called "bulk": what is asked of that one goes through its `directive`.
+    # Before a worker with the id "bulk", which can be given orders through its `directive`.
     path(f"{MANY}/quiet", Bulk.as_view({"post": "quiet"}), name="admin-workers-quiet"),
     path(f"{MANY}/resume", Bulk.as_view({"post": "resume"}), name="admin-workers-resume"),
     path(f"{MANY}/terminate", Bulk.as_view({"post": "terminate"}), name="admin-workers-terminate"),

@@ -1,4 +1,4 @@
-"""Workers for operators, and how the whole server is doing (OJS admin API §9, §10)."""
+"""Workers for operators, and statistics of the whole server (OJS admin API §9, §10)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AdminWorkerViewSet(AdminViewSet):
     resource = "workers"
     queries = {"list": WorkerSearch}
     worker: Worker
-    """The one that the URL names."""
+    """The worker that the URL names."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         super().initial(request, *args, **kwargs)
@@ -50,7 +50,7 @@ class AdminWorkerViewSet(AdminViewSet):
             self.worker = fleet.find(kwargs["worker_id"], project=self.caller.project)
 
     def list(self, request: Request) -> Response:
-        """Every worker that has not left, and how many there are of each state (§9.1)."""
+        """Every worker that has not left, and the number in each state (§9.1)."""
         parameters = request.query_params
         workers = _matching(self.scoped(known()), parameters)
         counted = summary(workers)
@@ -69,31 +69,31 @@ class AdminWorkerViewSet(AdminViewSet):
         )
 
     def retrieve(self, request: Request, worker_id: str) -> Response:
-        """A worker, the jobs in its hands and what was asked of it (§9.2)."""
+        """A worker, the jobs that it holds and the directives it got (§9.2)."""
         return Response(self._detail())
 
     def quiet(self, request: Request, worker_id: str) -> Response:
-        """Ask it to take no more jobs (§9.3)."""
+        """Ask the worker to take no more jobs (§9.3)."""
         return self._order(WorkerState.QUIET, self.read())
 
     def terminate(self, request: Request, worker_id: str) -> Response:
-        """Ask it to finish what it has, and to stop."""
+        """Ask the worker to finish its jobs and stop."""
         return self._order(WorkerState.TERMINATE, self.read())
 
     def resume(self, request: Request, worker_id: str) -> Response:
-        """Take that back."""
+        """Ask the worker to resume."""
         return self._order(WorkerState.RUNNING, self.read())
 
     def direct(self, request: Request, worker_id: str) -> Response:
-        """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
+        """Send the directive in the body: `quiet`, `terminate` or `running`."""
         body = self.read(required=True)
         return self._order(Direct.directive.read(body), body)
 
     def _order(self, directive: WorkerState, body: Document) -> Response:
         """
         Raises:
-            NotFound: nobody knows the worker.
-            Conflict: it is gone, or nothing leads back to running.
+            NotFound: the worker is unknown.
+            Conflict: it is gone, or cannot return to running.
         """
         order = fleet.order(
             self.scoped(Worker.objects.live()).filter(pk=self.worker.pk),
@@ -107,7 +107,7 @@ class AdminWorkerViewSet(AdminViewSet):
         return Response(self._detail() | {"signalled": bool(order.heard)})
 
     def destroy(self, request: Request, worker_id: str) -> Response:
-        """Forget a stale worker, and take its jobs back (§9.4)."""
+        """Remove a stale worker, and reclaim its jobs (§9.4)."""
         reason = reason_of(self.read())
         removal = remove(worker_id, actor=self.actor, reason=reason, project=self.caller.project)
         return Response(
@@ -125,7 +125,7 @@ class AdminWorkerViewSet(AdminViewSet):
         held = self.scoped(dashboard.held([worker.pk])).only(*COLUMNS)[:SHOWN]
         orders: Any = Directive.objects.filter(worker_id=worker.pk)
         if project:
-            # Before this record, the name may have been another project's.
+            # Orders from before this record may concern a worker of another project.
             orders = orders.filter(asked_at__gte=worker.created_at)
         return worker_document(worker, project) | {
             "jobs": [line(job, project=project) for job in held],
@@ -146,10 +146,10 @@ def _matching(workers: Any, parameters: Any) -> Any:
 def _explain(worker: Worker, worker_id: str, directive: WorkerState) -> None:
     """
     Args:
-        worker_id: what the key which asks calls it.
+        worker_id: the worker's id as the caller knows it.
 
     Raises:
-        Conflict: what was asked for cannot be. Being so already is no error.
+        Conflict: the directive is impossible. Being in the requested state already is no error.
     """
     if worker.state == WorkerState.TERMINATED:
         problem = f"Worker '{worker_id}' is gone."

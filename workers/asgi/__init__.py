@@ -1,4 +1,4 @@
-"""The front door: one ASGI application for everything that is served over HTTP and WebSocket."""
+"""One ASGI application for everything that is served over HTTP and WebSocket."""
 
 from .application import JobServer
 from .sockets import sockets_of

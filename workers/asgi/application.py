@@ -1,8 +1,8 @@
 """The ASGI application: reads requests on the loop, has them answered in threads, and waits.
 
-A request is read whole, then answered by the site's WSGI application in one of a bounded number of
-threads. What is not there yet comes back to the loop (`jobs.http.waiting`): it waits without a
-thread. Streams and WebSockets are written by the loop.
+A request is read completely, then answered by the site's WSGI application in one of a limited
+number of threads. A response that is not available yet comes back to the loop
+(`jobs.http.waiting`), which waits for it without a thread. The loop writes streams and WebSockets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .threads import Threads
 logger = logging.getLogger("workers.asgi")
 
 PAGES = 4
-"""Threads for what is no worker protocol: a slow page must not keep workers waiting."""
+"""Threads for everything but worker protocols: a slow page must not keep workers waiting."""
 LENGTH = "content-length"
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -50,7 +50,7 @@ Headers = list[tuple[str, str]]
 
 
 class Reply(NamedTuple):
-    """A response as it is sent."""
+    """A response, ready to be sent."""
 
     status: int
     headers: Headers
@@ -59,7 +59,7 @@ class Reply(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A response that is not there yet, and what makes a reply of it."""
+    """A response that is not available yet, and the function that makes a reply of it."""
 
     parked: Parked
     reply: Callable[[Answer], Reply]
@@ -73,9 +73,9 @@ class JobServer:
             `Reply`, a `Later`, or None for a request that goes to the application itself; and
             `gathered(environ)`, which returns a key for requests that may be answered together by
             `respond_together(key, environs)`.
-        is_ours: whether a path is a worker protocol's; all others have threads of their own.
-        sockets: path → what serves a WebSocket there.
-        otherwise: an ASGI application that serves all other paths, and takes part in the lifespan.
+        is_ours: whether a path belongs to a worker protocol; all others have separate threads.
+        sockets: path → the function that serves a WebSocket there.
+        otherwise: an ASGI application that serves all other paths, and gets lifespan events.
             Without one, `site` serves them.
     """
 
@@ -101,13 +101,14 @@ class JobServer:
 
     @classmethod
     def around(cls, application: Application) -> Self:
-        """Put the front door before a site's own ASGI application.
+        """Put this application in front of a site's own ASGI application.
 
         Requests to the paths of OJS HTTP and of the worker protocols that are switched on, below
         the prefix where `ROOT_URLCONF` includes `workers.urls`, pass through the site's middleware
-        and URLs in `SERVER_THREADS` threads, as under WSGI. What waits or streams holds no thread.
-        WebSockets at `/ojs/v1/ws` and at the paths of worker protocols (Rota's `/work`) are served
-        as well. All other requests, WebSockets and lifespan events go to `application` unchanged.
+        and URLs in `SERVER_THREADS` threads, as under WSGI. Requests that wait or stream hold no
+        thread. WebSockets at `/ojs/v1/ws` and at the paths of worker protocols (Rota's `/work`) are
+        served as well. All other requests, WebSockets and lifespan events go to `application`
+        unchanged.
 
         Args:
             application: for example `get_asgi_application()`, or Channels' `ProtocolTypeRouter`.
@@ -143,13 +144,13 @@ class JobServer:
 
     @property
     def _run(self) -> _Running:
-        """What belongs to the loop; a server without lifespan events has it made here."""
+        """State that belongs to the loop; created here if the server sends no lifespan events."""
         if self._running is None:
             self._running = _Running()
         return self._running
 
     def _serves(self, scope: Scope) -> bool:
-        """Whether this is not for the application behind the front door."""
+        """Whether this application serves the request, not the one behind it."""
         kind = scope["type"]
         if kind == "lifespan":
             return True
@@ -230,7 +231,7 @@ class JobServer:
         return self._respond(environ) or call(self._site, environ)
 
     async def _refuse(self, environ: dict[str, Any], refusal: str) -> Reply:
-        """The reply to a request whose body did not arrive: the site's own if it has one."""
+        """The response to a request whose body did not arrive: the site's own if it has one."""
         environ["wsgi.input"] = Unfinished(refusal)
         reply = await self._answer(environ)
         if isinstance(reply, Later) or reply.status != HTTPStatus.REQUEST_TIMEOUT:
@@ -241,7 +242,7 @@ class JobServer:
 
 
 def _mount() -> str:
-    """Return the prefix below which the site includes `workers.urls`: an empty text, `/queue`."""
+    """Return the prefix below which the site includes `workers.urls`: empty, or `/queue`."""
     end = "/ojs/v1/health"
     try:
         path = reverse("ojs:health")
@@ -253,7 +254,7 @@ def _mount() -> str:
 
 
 class _Running:
-    """What belongs to a running event loop."""
+    """State that belongs to a running event loop."""
 
     def __init__(self) -> None:
         self.loop = ServerLoop()
@@ -271,7 +272,7 @@ class _Running:
 
 
 def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
-    """Call a WSGI application to its end."""
+    """Call a WSGI application and read its whole response."""
     started: list[Any] = []
     parts: Iterable[bytes] = site(environ, lambda *head: started.append(head))
     try:
@@ -289,21 +290,21 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
 
 
 def _with_headers(headers: Headers, answer: Answer) -> Reply:
-    """Add what the site's middleware has put on the response that stood for this one."""
-    # The length is that of the response that stood for it, which was empty.
+    """Add the headers that the site's middleware has put on the placeholder response."""
+    # Except the length, which is that of the empty placeholder.
     own = {LENGTH, *(name.lower() for name in answer.headers)}
     added = [(name, text) for name, text in headers if name.lower() not in own]
     return Reply(answer.status, [*answer.headers.items(), *added], answer.content, answer.stream)
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Return when the client has left."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | None:
-    """Return the answer once it is there; None if the client leaves before."""
+    """Return the response when it is available; None if the client disconnects before that."""
     waiting = asyncio.ensure_future(parked.waiting.on_loop(loop, parked.answer))
     gone = asyncio.ensure_future(_until_gone(receive))
     try:

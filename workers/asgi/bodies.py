@@ -1,4 +1,4 @@
-"""Request bodies: read on the event loop, whole, within `BODY_TIMEOUT` and `MAX_BODY_SIZE`."""
+"""Reads request bodies on the event loop, completely, within `BODY_TIMEOUT` and `MAX_BODY_SIZE`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jobs.conf import ojs_settings
 from jobs.http.body import DRAINED
 
 TICK = 0.5
-"""Seconds between two looks at the bodies that are awaited."""
+"""Seconds between two checks of unfinished bodies."""
 MOST_HELD = 256 * 1024 * 1024
-"""Bytes of unfinished bodies that a process holds; beyond that the oldest is given up."""
+"""Bytes of unfinished bodies that a process holds; beyond that, the oldest is given up."""
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 LATE = "The request body was not complete after {limit:g} s."
-CROWDED = "The request body was not complete, and others came meanwhile."
+CROWDED = "The request body was incomplete, and the server needed its memory for others."
 
 Receive = Callable[[], Awaitable[Any]]
 
@@ -37,7 +37,7 @@ class Unfinished(io.RawIOBase):
 
 
 class Late(Exception):
-    """The body was given up; the text says why."""
+    """The body was given up; the text gives the reason."""
 
 
 class Reading:
@@ -62,7 +62,7 @@ class Bodies:
         self._held = 0
 
     async def watch(self) -> None:
-        """Give up what takes too long, for ever."""
+        """Give up bodies that take too long, until cancelled."""
         while True:
             await asyncio.sleep(TICK)
             limit = ojs_settings.BODY_TIMEOUT.total_seconds()
@@ -84,10 +84,10 @@ class Bodies:
             self._held -= reading.held
 
     async def read(self, receive: Receive, environ: dict[str, Any]) -> bytes | None:
-        """Return the body, of one that is too large its beginning; None if the client has left.
+        """Return the body, only its beginning if it is too large; None if the client disconnected.
 
         Raises:
-            Late: it was given up.
+            Late: the body was given up.
         """
         limit = ojs_settings.MAX_BODY_SIZE
         declared = environ.get("CONTENT_LENGTH") or ""
@@ -100,7 +100,7 @@ class Bodies:
         total = 0
         try:
             while True:
-                # granian's is a future, and others' a coroutine; both can be cancelled like this.
+                # granian returns a future, others a coroutine; both can be cancelled like this.
                 awaited: Any = receive()
                 reading.pending = (
                     awaited if hasattr(awaited, "cancel") else asyncio.ensure_future(awaited)
@@ -110,7 +110,7 @@ class Bodies:
                     return None
                 part = message.get("body", b"")
                 total += len(part)
-                # Many clients look for an answer only when they have sent everything.
+                # Many clients read the response only after they have sent everything.
                 if size <= limit and reading.held <= limit:
                     parts.append(part)
                     self._hold(reading, len(part))

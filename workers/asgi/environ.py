@@ -12,12 +12,12 @@ from jobs.http.loop import LOOP
 
 UNPREFIXED = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
 _names: dict[bytes, str] = {}
-"""Header names and the variables they become; a client may invent any number of names."""
+"""Header names and their variables; a client may invent any number of names."""
 MOST = 256
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """Return the path of a request below the prefix that the site is served at, if there is one."""
+    """Return the path of a request below the prefix at which the site is served, if any."""
     path: str = scope["path"]
     return path.removeprefix(get_script_prefix(scope))
 
@@ -30,7 +30,7 @@ def environ_of(scope: Mapping[str, Any]) -> dict[str, Any]:
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope.get("method", "GET"),
         "SCRIPT_NAME": get_script_prefix(scope),
-        # WSGI wants the bytes of the path as Latin-1.
+        # WSGI requires the bytes of the path as Latin-1.
         "PATH_INFO": path if path.isascii() else _latin(path),
         "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
         "SERVER_NAME": str(server[0]),
@@ -52,7 +52,7 @@ def environ_of(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_headers(environ: dict[str, Any], headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Add the headers of a request; those that come several times are joined by commas."""
+    """Add the headers of a request; repeated ones are joined by commas."""
     for name, value in headers:
         variable = _names.get(name) or _variable(name)
         if not variable:
@@ -65,7 +65,7 @@ def add_headers(environ: dict[str, Any], headers: Iterable[tuple[bytes, bytes]])
 
 
 def _variable(name: bytes) -> str:
-    """Return the variable of a header; an empty text for a name that could pass for another's."""
+    """Return the variable of a header; empty for a name that could be mistaken for another's."""
     lowered = name.lower()
     if b"_" in lowered:
         return ""

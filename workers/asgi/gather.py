@@ -1,4 +1,4 @@
-"""Requests for one verb that are in hand at the same time, answered by one thread as one."""
+"""Answers concurrent requests for one verb together, in one thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Item = TypeVar("Item")
 Reply = TypeVar("Reply")
 
 BATCH = 32
-"""Most requests that one thread answers at once."""
+"""Maximum number of requests that one thread answers at once."""
 AT_ONCE = 2
-"""Threads that do so at the same time. With only one, PostgreSQL would be idle while Python reads
+"""Threads that do so concurrently. With only one, PostgreSQL would be idle while Python reads
 and writes."""
 
 
 class Gatherer(Generic[Item, Reply]):
-    """Gathers what comes while its threads are busy."""
+    """Collects requests while its threads are busy."""
 
     def __init__(
         self, threads: Threads, answer: Callable[[Sequence[Item]], Sequence[Reply]]
@@ -31,7 +31,7 @@ class Gatherer(Generic[Item, Reply]):
         self._busy = 0
 
     def submit(self, item: Item) -> asyncio.Future[Reply]:
-        """Answer `item` together with what else is there when a thread takes it."""
+        """Answer `item` together with the others that are waiting when a thread takes it."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         self._start()

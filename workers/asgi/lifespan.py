@@ -1,4 +1,4 @@
-"""The lifespan events of an application behind the front door."""
+"""Lifespan events for the site's application."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Message = dict[str, Any]
 
 
 class Lifespan:
-    """Passes the server's lifespan events on to an application, and its answers back.
+    """Forwards the server's lifespan events to an application, and its answers back.
 
-    An application need not know such events: it may raise an exception, as Django's own does, or
-    return. The front door then answers without it.
+    An application need not support such events: it may raise an exception, as Django's own does,
+    or return. Then the events are answered without it.
     """
 
     def __init__(self, application: Callable[..., Awaitable[None]] | None, scope: Message) -> None:
@@ -24,11 +24,11 @@ class Lifespan:
         self._scope = scope
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._answer: asyncio.Future[Message] | None = None
-        """What the server waits for."""
+        """The answer that the server waits for."""
         self._task: asyncio.Future[None] | None = None
 
     async def tell(self, event: Message) -> Message:
-        """Return the answer to `lifespan.startup` or `lifespan.shutdown`."""
+        """Forward `lifespan.startup` or `lifespan.shutdown`; return the answer."""
         if self._application is not None:
             answer = self._answer = asyncio.get_running_loop().create_future()
             self._events.put_nowait(event)
@@ -54,4 +54,4 @@ class Lifespan:
             if has_answered:
                 logger.exception("The site's application raised an exception in its lifespan.")
             else:
-                logger.info("The site's application takes no lifespan events: %s", problem)
+                logger.info("The site's application does not support lifespan events: %s", problem)

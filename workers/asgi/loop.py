@@ -1,4 +1,4 @@
-"""The event loop of a server process, as requests that wait, stream or stay open see it."""
+"""The event loop of a server process, for requests that wait, stream or stay open."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger("workers.asgi")
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 LOOKING = 4
-"""Threads for what waits and streams, apart from those of requests."""
+"""Threads for requests that wait or stream, separate from those of other requests."""
 LAST_WORDS = 15.0
-"""Seconds in which streams and WebSockets may say goodbye (OJS realtime §5.1)."""
+"""Seconds that streams and WebSockets have to end properly (OJS realtime §5.1)."""
 Result = TypeVar("Result")
 
 
@@ -32,9 +32,9 @@ class ServerLoop:
     """Implements `jobs.http.loop.Loop`.
 
     Args:
-        threads: how many at most.
-        name: of the threads.
-        kind: what they work on, for the log.
+        threads: the maximum number.
+        name: prefix of the threads' names.
+        kind: a name for their work in log lines.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class ServerLoop:
         task.result()
 
     def watch_for_the_end(self) -> None:
-        """Notice the signals that end a server; its own handlers are called as well.
+        """Watch for the signals that stop a server; its own handlers are called as well.
 
-        Where those would cut the WebSockets, they are called when these have ended.
+        If they would cut the WebSockets, they are called after these have ended.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -102,7 +102,7 @@ class ServerLoop:
             before(number, frame)
 
     async def close(self) -> None:
-        """Wait for what still runs, a little, and end the threads."""
+        """Wait briefly for running work, and stop the threads."""
         self.ending.set()
         if self._signals is not None:
             self._signals.close()

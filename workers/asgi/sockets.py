@@ -1,4 +1,4 @@
-"""WebSockets, and which path is served by what."""
+"""WebSockets, and the functions that serve them, by path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Serve = Callable[[Loop, Socket], Coroutine[Any, Any, None]]
 
 NOT_FOUND = "Nothing is served here.\n"
 OWN = {"/ojs/v1/ws": "jobs.realtime.socket.serve"}
-"""Those that belong to no worker protocol: path → the dotted path of what serves them."""
+"""WebSockets that belong to no worker protocol: path → dotted path of the function."""
 
 
 def sockets_of(mount: str = "") -> dict[str, Serve]:
-    """Return what is served on WebSockets, by path: ours, and those of the worker protocols.
+    """Return the functions that serve WebSockets, by path, including worker protocols.
 
     Args:
         mount: the prefix below which the site includes `workers.urls`: `/queue`.
@@ -50,7 +50,7 @@ class ASGISocket:
         self._send = send
         self._has_ended = False
         self._pending: Any = None
-        """The next message, while it is waited for."""
+        """The next message, while waiting for it."""
 
     async def refuse(self, status: int, text: str) -> None:
         self._has_ended = True
@@ -73,7 +73,7 @@ class ASGISocket:
     async def receive(self) -> str | bytes | None:
         if self._has_ended:
             return None
-        # granian's is a future, and others' a coroutine; both can be cancelled like this.
+        # granian returns a future, other servers a coroutine; both can be cancelled this way.
         awaited: Any = self._receive()
         self._pending = awaited if hasattr(awaited, "cancel") else asyncio.ensure_future(awaited)
         try:
@@ -99,7 +99,7 @@ class ASGISocket:
             await self._send({"type": "websocket.send", "text": text})
         except ConnectionError:
             raise
-        except Exception as problem:  # each server has an exception of its own
+        except Exception as problem:  # each server raises a different exception
             self._has_ended = True
             raise ConnectionError("The WebSocket has ended.") from problem
 
@@ -108,7 +108,7 @@ class ASGISocket:
             return
         self._has_ended = True
         if self._pending is not None:
-            # granian sends no close while a message is waited for.
+            # granian sends no close frame while a message is awaited.
             pending, self._pending = self._pending, None
             pending.cancel()
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The threads that touch the database, and the one crossing to them from the event loop."""
+"""Threads that use the database, and the only way to them from the event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Result = TypeVar("Result")
 
 
 PATIENCE = 2.0
-"""Seconds that the end of a pool waits for what is under way."""
+"""Seconds that closing a pool waits for running work."""
 
 Task = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class _Thread:
-    """A thread of the pool, and the lock it sleeps at."""
+    """A thread of the pool, and the lock on which it sleeps."""
 
     __slots__ = ("bell", "task")
 
@@ -32,10 +32,10 @@ class _Thread:
 
 
 class Threads:
-    """A bounded pool, filled as it is needed. What is submitted first begins first.
+    """A bounded pool, started on demand. Work begins in the order of submission.
 
-    The thread that became idle last takes what comes next: with little to do, one thread and its
-    database session do it all, and find everything in the processor's caches.
+    The thread that became idle last gets the next item: under low load, one thread and its
+    database session do everything, with warm processor caches.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -44,17 +44,17 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._tasks: deque[Task] = deque()
-        """Those for which no thread was idle."""
+        """Work for which no thread was idle."""
         self._idle: list[_Thread] = []
         self._started = 0
         self._running: list[threading.Thread] = []
         self._ends = False
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_called = False
-        """The loop has been asked to look at `_done`, and has not yet."""
+        """The loop has been called to deliver `_done`, but has not done so yet."""
 
     def submit(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Call `function` in a thread; must be called on the loop."""
+        """Call `function` in a thread; must be called on the event loop."""
         future: asyncio.Future[Result] = self._loop.create_future()
         task = function, future
         with self._lock:
@@ -97,7 +97,7 @@ class Threads:
             self._done.append((future, function(), None))
         except BaseException as problem:
             self._done.append((future, None, problem))
-        # One call of the loop delivers all that has been done by then.
+        # One call on the loop delivers everything that is done by then.
         if not self._is_called:
             self._is_called = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -115,10 +115,10 @@ class Threads:
                 future.set_exception(problem)
 
     def close(self, patience: float = PATIENCE) -> None:
-        """End the threads once they have done what was submitted.
+        """Stop the threads after they have done the submitted work.
 
         Args:
-            patience: seconds to wait for that; what hangs in the database ends with the process.
+            patience: seconds to wait for that; threads stuck in the database end with the process.
         """
         with self._lock:
             self._ends = True

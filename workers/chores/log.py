@@ -30,4 +30,4 @@ def log_died(*, worker_ids: list[str], **kwargs: Any) -> None:
 
 @receiver(signals.worker_returned, dispatch_uid="ojs_log_returned")
 def log_returned(*, worker_id: str, **kwargs: Any) -> None:
-    logger.warning("Worker %r had been declared dead and speaks again.", worker_id)
+    logger.warning("Worker %r had been declared dead, but is alive.", worker_id)

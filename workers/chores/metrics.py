@@ -68,7 +68,7 @@ class Collector:
         return []
 
     def collect(self) -> Iterator[Any]:
-        if ojs_settings.RECORD_EVENTS:  # better no counter than one that never moves
+        if ojs_settings.RECORD_EVENTS:  # no counters rather than counters that never change
             yield from _counters()
         yield from _gauges()
 

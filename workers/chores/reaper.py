@@ -1,4 +1,4 @@
-"""The reaper's sweeps. The list of chores below is the documentation.
+"""The reaper's sweeps. The list of chores below documents them.
 
 Sweeps converge: each takes a small batch under SKIP LOCKED and repairs whatever it finds. Any
 number of reapers may run, without an election; after a crash, the next sweep finishes the work.
@@ -162,7 +162,7 @@ CHORES = (
     Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
     Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
     Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
-    Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
+    Chore("workflows", engine.repair, "workflows repaired", timedelta(minutes=1)),
     Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),

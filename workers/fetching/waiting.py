@@ -20,16 +20,16 @@ from jobs.http.loop import HasThreads
 from jobs.store import wakeup
 
 IN_VAIN = 3
-"""Looks in vain after which the rest of the group is skipped until the next ring."""
+"""Empty looks after which the rest of the group is skipped until the next wake-up."""
 QUIETED = 0.1
-"""Weight of a look in vain by a worker that may not fetch: it indicates little about the others."""
+"""Weight of an empty look by a worker that may not fetch: it indicates little about the others."""
 PASSED = 3
-"""Times a waiter may be passed over before it loses its place."""
+"""How often a waiter may be passed over before it loses its place."""
 LOOKERS = 4
 """Waiters of a group that may look at the same time, once some have found jobs."""
 SWEPT = 20
-"""Waiters of a group that look now and then though nothing rang: a job may be for one of them
-alone, or the notification was lost."""
+"""Waiters of a group that look regularly even without a wake-up: a job may be for only one of
+them, or the notification was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Look:
     may_fetch: bool = True
     able: frozenset[str] = frozenset()
     answer: Any = None
-    """What to send for it, made where the jobs were claimed. It may be a refusal, without jobs."""
+    """The response, made where the jobs were claimed. It may be a refusal, without jobs."""
 
     @property
     def is_final(self) -> bool:
@@ -61,13 +61,13 @@ class Waiter:
         self.look = look
         self.release = release
         self.number = next(_numbers)
-        """The order in which they came."""
+        """Order of arrival."""
         self.found: asyncio.Future[Look | None] = asyncio.get_running_loop().create_future()
-        """None if it is sent away."""
+        """Its result; None if it is sent away."""
         self.passed = 0
-        """How often a later one found work that this one did not find."""
+        """How often a later waiter found work that this one did not find."""
         self.looks = False
-        """A look for it is under way."""
+        """A look for it is in progress."""
 
 
 class Group:
@@ -77,21 +77,21 @@ class Group:
         self.queues = queues
         self.members = 0
         self.waiters: deque[Waiter] = deque()
-        """The members that do not look at present, in the order they came."""
+        """Members that are not looking at present, in order of arrival."""
         self._rings = 0
         self._in_vain = 0.0
-        """Looks in vain since the last ring."""
+        """Empty looks since the last wake-up."""
         self.tried: list[Waiter] = []
-        """Those who looked in vain since then, in the order they came."""
+        """Members whose look was empty since then, in order of arrival."""
         self._lookers: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._swept = 0
 
     def ring(self, *, vainly: int = IN_VAIN) -> None:
-        """Have the first look, and more as long as they find something.
+        """Let the first waiter look, and more as long as they find something.
 
         Args:
-            vainly: how many may find nothing.
+            vainly: how many looks may be empty.
         """
         self._rings += 1
         self._in_vain = IN_VAIN - vainly
@@ -99,15 +99,15 @@ class Group:
         self._start_looker()
 
     def _put_back(self) -> None:
-        """Return those who looked in vain to their places."""
+        """Return the members whose look was empty to their places."""
         self.waiters.extendleft(reversed(self.tried))
         self.tried.clear()
 
     def _pass_over(self) -> None:
-        """Note that a later one found something those did not find who looked before.
+        """Note that a later waiter found something that earlier ones did not.
 
-        Once that may be chance: it came in between. Those whom it happens to again and again cannot
-        run what there is, and lose their places.
+        Once may be chance: the work arrived in between. Waiters to which it happens repeatedly
+        cannot run the available jobs, and lose their places.
         """
         for waiter in list(self.tried):
             waiter.passed += 1
@@ -142,7 +142,7 @@ class Group:
                 elif rings == self._rings:
                     self._in_vain += 1
                     self.tried.append(waiter)
-                else:  # the work that rang meanwhile may be for it
+                else:  # work that arrived meanwhile may be for it
                     self.waiters.appendleft(waiter)
         finally:
             current: Any = asyncio.current_task()
@@ -151,7 +151,7 @@ class Group:
                 self._put_back()
 
     def sweep(self) -> None:
-        """Let some look though nothing rang, others each time."""
+        """Let some members look without a wake-up, different ones each time."""
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
@@ -168,7 +168,7 @@ class Group:
                 self.forget(waiter)
 
     def add(self, waiter: Waiter) -> None:
-        """Give a waiter its place: it may have looked longer than those that came after it."""
+        """Add a waiter in its place: it may have looked for longer than those that came later."""
         place = len(self.waiters)
         while place and self.waiters[place - 1].number > waiter.number:
             place -= 1
@@ -180,7 +180,7 @@ class Group:
                 among.remove(waiter)
 
     async def look_for(self, waiter: Waiter) -> Look | None:
-        """Look for work for one waiter, and hand over what is found."""
+        """Look for work for one waiter, and deliver what is found."""
         if waiter.found.done():
             return None
         waiter.looks = True
@@ -193,7 +193,7 @@ class Group:
         finally:
             waiter.looks = False
         if waiter.found.done():
-            # Its time ran out, or its client left, while this look was under way.
+            # Its time was up, or its client disconnected, during this look.
             if found.jobs:
                 await waiter.release(found)
             return None
@@ -208,15 +208,15 @@ class Hub:
     def __init__(self) -> None:
         self._groups: dict[Any, Group] = {}
         self._waiters: set[Waiter] = set()
-        """Those of all groups, also those that look at present."""
+        """Members of all groups, including those that are looking."""
         self._bell = contextlib.ExitStack()
         self.listens = False
         """Whether it receives notifications of work; if not, call `listen()` first."""
         self._expects = False
-        """A caller has begun to look and will wait if it finds nothing."""
+        """A caller is looking and will wait if it finds nothing."""
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
-        """Rings for each queue, so that work that arrives during a look is not missed."""
+        """Counts wake-ups by queue, so that work that arrives during a look is not missed."""
         self._hearing: asyncio.Future[None] | None = None
         self._has_ended = False
 
@@ -227,30 +227,30 @@ class Hub:
             self.listens = True
 
     def _rung(self, queues: Collection[str]) -> None:
-        """Relay a notification; called in the listening thread."""
+        """Forward a notification; called in the listening thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.ring, frozenset(queues))
 
     def ring(self, queues: frozenset[str]) -> None:
-        """Announce that there may be work in `queues`."""
+        """Wake the groups of these queues, which may have work."""
         self._heard.update(queues)
         for group in list(self._groups.values()):
             if not queues.isdisjoint(group.queues):
                 group.ring()
 
     def heard(self, queues: Sequence[str]) -> int:
-        """A number that grows with each ring for one of `queues`."""
+        """A number that grows with each wake-up for one of `queues`."""
         self._expects = True
         return sum(self._heard[queue] for queue in queues)
 
     async def ring_for(self, worker_id: str) -> None:
-        """Announce work for one worker."""
+        """Wake the groups of one worker."""
         for group in list(self._groups.values()):
             for waiter in [one for one in group.waiters if one.worker_id == worker_id]:
                 await group.look_for(waiter)
 
     async def hear(self, loop: HasThreads) -> None:
-        """Receive notifications; who comes first has that done, and the others wait for it."""
+        """Start to receive notifications; the first caller does it, others wait for it."""
         if self.listens:
             return
         if self._hearing is None or self._hearing.done():
@@ -265,14 +265,14 @@ class Hub:
         since: int | None,
         seconds: float | None,
     ) -> Look | None:
-        """Return what the waiter finds, or None when the time is up or the server ends.
+        """Return what the waiter finds, or None when the time is up or the server stops.
 
         Args:
-            alike: what else decides which jobs it would get.
-            since: the value of `heard()` before the waiter itself looked. If it rang since,
-                its group looks again: if each did, a busy queue would keep thousands looking.
-                None if it has not looked since `hear()`.
-            seconds: how long to wait; None waits for ever.
+            alike: further criteria that determine which jobs it would get.
+            since: the value of `heard()` before the waiter itself looked; None if it has not looked
+                since `hear()`. After a wake-up since then, its group looks again: if each waiter
+                did, a busy queue would keep thousands looking.
+            seconds: how long to wait; None waits forever.
         """
         if self._has_ended:
             return None
@@ -282,11 +282,11 @@ class Hub:
         group.add(waiter)
         self._waiters.add(waiter)
         if since is None and group.members > 1:
-            pass  # what came meanwhile has rung for the group
+            pass  # work that arrived meanwhile has woken the group
         elif self.heard(queues) != since:
             group.ring()
         try:
-            # Does not cancel the future when the time is up: what it holds by then still counts.
+            # Does not cancel the future when the time is up: a result set by then still counts.
             await asyncio.wait([waiter.found], timeout=seconds)
             return waiter.found.result() if waiter.found.done() else None
         except asyncio.CancelledError:
@@ -305,12 +305,12 @@ class Hub:
                 del self._groups[key]
 
     async def look_now_and_then(self, pause: float) -> None:
-        """Look regularly, as notifications may be lost; without waiters, stop listening."""
+        """Look regularly, because notifications may be lost; without waiters, stop listening."""
         interval = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
         pause, since = min(pause, interval), 0.0
         while True:
             await asyncio.sleep(pause)
-            # One look, so that the order of those who wait is kept if work comes meanwhile.
+            # One look at a time, to keep the order of the waiters if work arrives meanwhile.
             for group in list(self._groups.values()):
                 group.ring(vainly=1)
             since += pause
@@ -323,7 +323,7 @@ class Hub:
             self._expects = False
 
     def end(self) -> None:
-        """Send all waiters away, also those to come."""
+        """Send all waiters away, and any that come later."""
         self._has_ended = True
         for waiter in self._waiters:
             if not waiter.found.done():

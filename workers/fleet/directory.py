@@ -1,7 +1,7 @@
 """Queries about workers and the jobs they hold, and small updates of what workers report.
 
-No wire words here. With a `caller`, results contain only what its key may see, and worker ids are
-the caller's. Otherwise they are stored names.
+Independent of any wire format. With a `caller`, results contain only what its key may see, and
+worker ids are the caller's. Otherwise they are stored names.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def start(
             Worker.objects.live().filter(pk__in=worker_ids).order_by("pk").select_for_update()
         )
         if not workers:
-            raise InvalidRequest("None of these workers is there any more.", field="workers")
+            raise InvalidRequest("None of these workers exists any more.", field="workers")
         queues = {queue for worker in workers for queue in worker.queues}
         at_once = max(1, amount(max_unavailable, len(workers), "max_unavailable", up=False))
         action = record_action(
@@ -169,7 +169,7 @@ def _record(pk: int, what: str, actor: Actor, reason: str) -> int:
 def abort(pk: int, *, actor: Actor, reason: str = "") -> bool:
     """End it, and resume the workers that it quieted; return whether it was unfinished.
 
-    Workers that were told to terminate still do: there is no way back (§2.3).
+    Workers that were directed to terminate still do: there is no way back (§2.3).
     """
     with atomic():
         unfinished = FleetOperation.objects.filter(pk=pk, state__in=UNFINISHED)

@@ -1,4 +1,4 @@
-"""Orders to a fleet: which workers they select, what they leave running, and what became of them.
+"""Orders to a fleet: the workers they select, what keeps running, and the outcomes.
 
 Every order (admin, shell, rolling drain) goes through `order()`, which directs the workers and
 writes the history of each and the audit, all in one transaction.
@@ -188,7 +188,7 @@ def _remember(
     )
 
 
-# What becomes of orders
+# Outcomes of orders
 
 
 def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetime | None]:
@@ -286,7 +286,7 @@ def convergence(action_id: int) -> Convergence:
     return Convergence(rows)
 
 
-# What is left running
+# What keeps running
 
 
 def serving(without: Collection[str] = ()) -> list[Worker]:

@@ -57,7 +57,7 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "", project: str = "")
         if worker.state != WorkerState.TERMINATED:
             raise Conflict(
                 f"Worker '{worker_id}' is alive: it was heard within its heartbeat timeout.",
-                hint="Tell it to terminate, and it leaves by itself.",
+                hint="Direct it to terminate, and it will leave.",
                 worker_id=worker_id,
                 state=worker.state,
             )

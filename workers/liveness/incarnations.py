@@ -1,4 +1,4 @@
-"""Tells whether a registering worker is the known process (OJS worker protocol §3.1, §10.4)."""
+"""Checks whether a registering worker is the known process (OJS worker protocol §3.1, §10.4)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ..store.contract import Description
 
 
 def same_process(known: Worker, description: Description, *, must_say: bool) -> bool:
-    """Whether this is the known process, registering once more (§10.4).
+    """Whether this is the known process, registering again (§10.4).
 
     Compares host name, pid and start time; a value that one side lacks proves nothing.
 
     Args:
-        must_say: but without a start time on both sides, the process counts as new.
+        must_say: if true, the process counts as new unless both sides have a start time.
     """
     if known.left_at is not None:
         return False

@@ -1,4 +1,4 @@
-"""Announces the address of a server beside the HTTP port, for the manifest."""
+"""Announces the address of a server with a port of its own, for the manifest."""
 
 from __future__ import annotations
 

@@ -12,14 +12,17 @@ from workers.runtime import health_signal
 
 def add_argument(parser: Any) -> None:
     parser.add_argument(
-        "--alive-file", default="", metavar="PATH", help="touched for as long as all is well"
+        "--alive-file",
+        default="",
+        metavar="PATH",
+        help="a file that is touched as long as the process is healthy",
     )
 
 
 def check(given: dict[str, Any]) -> None:
     """
     Raises:
-        CommandError: no file can be left there.
+        CommandError: the file cannot be written.
     """
     if given["alive_file"]:
         try:
@@ -29,10 +32,10 @@ def check(given: dict[str, Any]) -> None:
 
 
 def outside(given: dict[str, Any]) -> health_signal.ExternalHealthSignal:
-    """Return the signs of life that the options and systemd ask for, the first one given.
+    """Return the health signal that the options and systemd configure, after a first beat.
 
     Raises:
-        CommandError: no file can be left there.
+        CommandError: the file cannot be written.
     """
     check(given)
     found = health_signal.outside(given["alive_file"])

@@ -19,7 +19,7 @@ PATIENCE = 30
 
 
 def run(start: Callable[[Callable[[WorkerProcess], object]], object]) -> None:
-    """Call `start` in each new process, with a function that takes its worker when there is one."""
+    """Call `start` in each new process, with a function that receives its worker."""
     running: list[WorkerProcess] = []
     ended = threading.Event()
 
@@ -33,7 +33,7 @@ def run(start: Callable[[Callable[[WorkerProcess], object]], object]) -> None:
     try:
         autoreload.run_with_reloader(work)
     finally:
-        # In the process that watches the other there is no worker.
+        # The process that watches the other has no worker.
         if running and os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true":
             process = running[-1]
             process.state.terminate("a change of the code")

@@ -16,7 +16,7 @@ logger = logging.getLogger("jobs.cron")
 def register() -> None:
     """
     Raises:
-        CommandError: the code declares a schedule that breaks a rule.
+        CommandError: the code declares an invalid schedule.
     """
     try:
         crontab.register()

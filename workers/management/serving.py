@@ -1,4 +1,4 @@
-"""Base class of the commands that serve a worker protocol beside the HTTP port."""
+"""Base class of the commands that serve a worker protocol on its own port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServerCommand(BaseCommand):
     """Serve one worker protocol until SIGTERM or SIGINT."""
 
     protocol_name = ""
-    """The protocol's name; without it, the command serves the one named on the command line."""
+    """The protocol's name; if empty, it is given on the command line."""
 
     def add_arguments(self, parser: Any) -> None:
         group = self.protocol_name.upper() or "<PROTOCOL>"

@@ -1,4 +1,4 @@
-"""Directives that operators gave to workers, and what became of them."""
+"""Directives that operators gave to workers, and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..lifecycle import WorkerState
 
 
 class Answer(models.TextChoices):
-    """What became of a directive."""
+    """The outcome of a directive."""
 
     WAITING = "waiting", _("not yet reported")
     REPORTED = "reported", _("reported")

@@ -49,7 +49,7 @@ class FleetOperation(models.Model):
     idle_limit = models.DurationField(null=True, blank=True)
     """Longest wait for a worker's jobs; null means as long as they take."""
     terminates = models.BooleanField(default=True)
-    """Drained workers are told to terminate; otherwise they are kept quiet."""
+    """Drained workers are directed to terminate; otherwise they are kept quiet."""
     replacement_label = models.CharField(max_length=255, blank=True, default="")
     """Continue only while as many new workers with this label run as were taken away."""
 

@@ -1,4 +1,4 @@
-"""Names for the WHEREs about workers, and the one guarded UPDATE of a directive."""
+"""Named WHERE conditions about workers, and the one guarded UPDATE of a directive."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Live workers to which `directive` would be news."""
         milder = [state for state in WorkerState if state.rank < directive.rank]
         behind = Q(state__in=milder, directive__in=["", *milder])
-        # Told to run again, but not yet running: the state it reports is about to change.
+        # Resumed, but not yet running: the state that it reports is about to change.
         resuming = Q(state=directive, directive=WorkerState.RUNNING)
         return self.live().filter(behind | resuming)
 
@@ -65,7 +65,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         )
 
     def direct(self, directive: WorkerState) -> int:
-        """Ask every matched worker to move to `directive`; return how many will hear something new.
+        """Ask every matched worker to move to `directive`; return for how many it is new.
 
         The request is relayed in each worker's next heartbeat response (§4.4). Workers already
         at or past `directive` are left alone: there is no way back from `terminate` (§2.3).
@@ -76,9 +76,9 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Withdraw `quiet` from matched workers; return how many of them are to run again.
 
         Only workers that an operator quieted: one that quieted itself has its own reasons, and only
-        its own SIGCONT ends them (docs/architecture.md). A worker that has not heard the `quiet`
-        does not hear of its withdrawal either: if it quieted itself meanwhile, `running` would
-        override its own reasons.
+        Only workers that an operator quieted: one that quieted itself has its own reasons, and only
+        its own SIGCONT ends them (docs/architecture.md). A worker that has not received the `quiet`
+        does not receive its withdrawal either: if it quieted itself meanwhile, `running` would
         """
         heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
         return self.quieted().update(

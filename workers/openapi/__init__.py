@@ -1,6 +1,6 @@
-"""The OpenAPI document of everything under /ojs: written beside the views, never asked by them.
+"""Generates the OpenAPI document of everything under /ojs, separately from the views.
 
-`operations` says of each endpoint what it takes and answers, `components` in which form;
-`generate` puts both together with what the URL patterns and the views know themselves (paths,
-methods, scopes). An endpoint that nobody described fails the tests. Needs the extra `openapi`.
+`operations` describes what each endpoint accepts and returns, `components` the schemas; `generate`
+combines both with what the URL patterns and the views define (paths, methods, scopes). An endpoint
+without a description fails the tests. Needs the extra `openapi`.
 """

@@ -1,4 +1,4 @@
-"""The forms of what is answered; and all forms, by name."""
+"""Schemas of responses, and the index of all schemas by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ERROR_ENTRY = obj(
     timestamp=TIME,
     backtrace=array(text()),
     details=free(),
-    retryable=boolean("What the worker said of it."),
+    retryable=boolean("As the worker reported it."),
     worker_id=text(),
 )
 
@@ -79,11 +79,11 @@ JOB = obj(
     workflow_id=UUID,
     parent_results=array(anything()),
     progress={"type": "number", "minimum": 0, "maximum": 1},
-    progress_data=free("What its worker last said of its progress."),
+    progress_data=free("The last progress its worker reported."),
     progress_message=text(),
 ) | {
     "description": "The job envelope (OJS JSON format §3). Members that the client sent and this "
-    "server does not know are returned as they came."
+    "server does not know are returned unchanged."
 }
 
 CHANGED = {"previous_state": ref("JobState"), "activated_at": TIME, "re_enqueued_at": TIME}
@@ -97,7 +97,7 @@ ERROR = obj(
         type=text(),
         retryable=boolean("Whether the same request may succeed later."),
         hint=text("What to do about it."),
-        details=free("`field` names the member of the body or query that is at fault."),
+        details=free("`field` names the invalid member of the body or query."),
         request_id=text("The request's `X-Request-Id`."),
         docs_url=text(),
         doc_url=text(),
@@ -133,7 +133,7 @@ NACKED = ACKED | {
 }
 
 ONE_OF_MANY = {
-    "status": integer("What this outcome would have been answered with alone."),
+    "status": integer("The status that this outcome would have had in a request of its own."),
     "error": ERROR["properties"]["error"],
 }
 
@@ -253,7 +253,7 @@ COMPONENTS: dict[str, Schema] = {
     | {"description": TWICE},
     "JobState": enum(*State.values),
     "Outcome": obj("status acknowledged job_id id", **NACKED, **ONE_OF_MANY)
-    | {"description": "What became of one of several outcomes."},
+    | {"description": "The result of one of several outcomes."},
     "Pagination": PAGINATION,
     "Workflow": WORKFLOW,
     "WorkflowNode": WORKFLOW_NODE,

@@ -1,4 +1,4 @@
-"""The OpenAPI document as it is served, for tools and as a page."""
+"""The OpenAPI document as served to tools and as pages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ GENERATOR = "workers.openapi.generate.document"
 
 @cache
 def current() -> dict[str, Any]:
-    """Return the OpenAPI document of this server; it takes a tenth of a second, once."""
-    # By its name, and not before it is asked for: it knows the endpoints of every binding, and one
-    # of them serves it.
+    """Return the OpenAPI document of this server; takes a tenth of a second, once."""
+    # Imported by name on first use, because it imports the endpoints of every binding, one of which
+    # serves it.
     document: dict[str, Any] = import_string(GENERATOR)()
     return document
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, what it means, and an example."""
+    """A status, its meaning, and an example."""
 
     status: str
     description: str
@@ -56,7 +56,7 @@ def sections(document: dict[str, Any], base: str) -> dict[str, list[Section]]:
     """Return the endpoints by tag, in the order of the tags.
 
     Args:
-        base: URL of the server, for the commands that may be pasted.
+        base: URL of the server, for commands to copy.
     """
     found: dict[str, list[Section]] = defaultdict(list)
     for path, methods in document["paths"].items():
@@ -79,12 +79,12 @@ def found(sections: dict[str, list[Section]], words: Iterable[str]) -> dict[str,
 
 
 def forms(document: dict[str, Any]) -> dict[str, str]:
-    """Name → JSON Schema of everything that is sent or answered."""
+    """Name → JSON Schema of everything that is sent or received."""
     return {name: pretty(schema) for name, schema in document["components"]["schemas"].items()}
 
 
 def marked(text: str) -> SafeString:
-    """The text as HTML, with what stands between backticks as code."""
+    """The text as HTML, with code between backticks."""
     return mark_safe(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 

@@ -1,4 +1,4 @@
-"""What an endpoint takes and answers: one row of the tables in `operations`."""
+"""The description of an endpoint: one row of the tables in `operations`."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A success: what it means, its form, an example, and headers beside the standard ones."""
+    """A success: its meaning, schema, example, and headers besides the standard ones."""
 
     description: str
     schema: Schema | None = None
     example: Json = None
     headers: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
-    """Where it is not JSON."""
+    """If it is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An endpoint: what it does, what it takes, what it answers."""
+    """An endpoint: what it does, accepts and returns."""
 
     tag: str
     summary: str
     replies: dict[int, Reply]
     description: str = ""
     body: type[Members] | Schema | None = None
-    """Its declaration, which the endpoint reads it with."""
+    """The declaration by which the endpoint reads the body."""
     example: Json = None
-    """Of the body."""
+    """Example of the body."""
     optional: bool = False
     """The body may be left out."""
     headers: tuple[Declared, ...] = ()
-    """Of the request, beside the standard ones."""
+    """Headers of the request, besides the standard ones."""
     media_type: str = MEDIA_TYPE
-    """Of all its answers."""
+    """Media type of all its responses."""
     refusals: Refusals = ()
-    """What it may refuse, beside what every endpoint may."""
+    """What it may refuse, besides what every endpoint may."""
     asks_database: bool = True
-    """It may find the database away."""
+    """It may fail because the database is unavailable."""

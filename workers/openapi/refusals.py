@@ -1,4 +1,4 @@
-"""What an endpoint may refuse: the errors that the code raises, with what each means there."""
+"""The errors that an endpoint may raise, with their meaning there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from jobs.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error that an endpoint may raise, and what it means there."""
+    """An error that an endpoint may raise, and its meaning there."""
 
     kind: type[OJSError]
     description: str
@@ -55,33 +55,33 @@ def refuses(kind: type[OJSError], description: str) -> Refusals:
     return (Refusal(kind, description),)
 
 
-ALWAYS = refuses(InvalidRequest, "The request breaks a rule; `details.field` says where.")
-OF_ITS_VERSION = refuses(
-    Unsupported, "The spec version of `OJS-Version` is not one this server speaks."
-)
+ALWAYS = refuses(InvalidRequest, "The request is invalid; `details.field` names the member.")
+OF_ITS_VERSION = refuses(Unsupported, "The spec version of `OJS-Version` is not supported.")
 OF_ITS_KEY = (
     *refuses(NotAuthenticated, "No API key, or one that is unknown or revoked."),
     *refuses(KeyExpired, "The API key has expired."),
-    *refuses(PermissionDenied, "The API key may not do that."),
+    *refuses(PermissionDenied, "The API key does not permit this."),
 )
 OF_ITS_BODY = (
     *refuses(InvalidPayload, "The body is not a JSON object."),
-    *refuses(UnfinishedBody, "The body did not arrive."),
+    *refuses(UnfinishedBody, "The body did not arrive completely."),
     *refuses(BodyTooLarge, 'The body exceeds `OJS["MAX_BODY_SIZE"]`.'),
     *refuses(
         UnsupportedCompression, "The body's `Content-Encoding` is neither `identity` nor `gzip`."
     ),
 )
-OF_THE_DATABASE = refuses(DatabaseUnavailable, "The database is away: try again.")
+OF_THE_DATABASE = refuses(DatabaseUnavailable, "The database is unavailable: try again.")
 
 NO_JOB = refuses(JobNotFound, "There is no such job.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
-MAINTAINED = refuses(InMaintenance, "The server is in maintenance: try again.")
-FULL = refuses(QueueFull, "The queue is full; `Retry-After` says when to try again.")
-LARGE_META = refuses(MetadataTooLarge, "`meta` has more than 64 KB of JSON.")
+MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
+FULL = refuses(
+    QueueFull, "The queue is full; `Retry-After` is the time to wait before the next request."
+)
+LARGE_META = refuses(MetadataTooLarge, "`meta` exceeds 64 KB of JSON.")
 CLOSED = (
     *refuses(QueueClosed, "The queue is about to be deleted."),
-    *refuses(JobTypeNotAllowed, "The queue takes jobs of other types."),
+    *refuses(JobTypeNotAllowed, "The queue does not accept jobs of this type."),
 )
 
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
@@ -132,4 +132,4 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
     WaitTimeout: WaitTimeout(f"Job '{JOB_ID}' has not finished yet.", job_id=JOB_ID),
     WorkflowNotFound: WorkflowNotFound(JOB_ID),
 }
-"""Raised as the code raises them, so that no example has a code that is never sent."""
+"""Constructed as the code raises them, so that no example has a code that is never sent."""

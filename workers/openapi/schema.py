@@ -1,4 +1,4 @@
-"""Words to write JSON Schema with, so that the tables read like tables."""
+"""Constructors for JSON Schema, which keep the tables readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def ref(name: str) -> Schema:
 
 
 def obj(required: str = "", /, **properties: Schema) -> Schema:
-    """An object; `required` names properties, separated by blanks. Others may be there too."""
+    """An object; `required` names properties, separated by spaces. Others are allowed, too."""
     schema: Schema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required.split()

@@ -37,7 +37,7 @@ class ActiveJob:
     """The report for the server; the first one decided counts."""
     is_decided: bool = False
     is_settled: bool = False
-    """The server knows the outcome, or will have to find out by itself."""
+    """The server knows the outcome, or will find out without this process."""
     is_running: bool = True
     thread: int | None = None
     """The thread its handler runs in, while it does."""

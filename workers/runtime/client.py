@@ -35,11 +35,11 @@ CONFLICT = 409
 
 
 class Unavailable(Exception):
-    """The server cannot be reached, or cannot answer now: try again."""
+    """The server cannot be reached, or cannot respond now: try again."""
 
 
 class Refused(Exception):
-    """The server answered, and will answer the same again: a wrong key, a bad request."""
+    """The server answered, and will give the same answer again: a wrong key, a bad request."""
 
     def __init__(self, message: str, status: int = 0, state: str = "") -> None:
         super().__init__(message)
@@ -122,7 +122,7 @@ class Client(Protocol):
         """Whether a fetch is under way: no other may be sent."""
 
     def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
-        """Keep a state for the job's next attempt (OJS durable execution §4.1)."""
+        """Store a state for the job's next attempt (OJS durable execution §4.1)."""
 
     def report_progress(self, progress: Progress) -> None:
         """Report a job's progress (OJS progress §6.1)."""

@@ -151,7 +151,7 @@ class JobContext:
         return await sync_to_async(self.heartbeat, thread_sensitive=False)()
 
     def checkpoint(self, state: object) -> None:
-        """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
+        """Store `state` for the next attempt, should this one fail (OJS durable execution §4).
 
         Inside a transaction on the jobs' database it is part of that transaction:
         its effects and the checkpoint are committed together, or neither.

@@ -188,7 +188,7 @@ def handler(
     """
     if not isinstance(type, str):
         raise ImproperlyConfigured(
-            f"handler() wants the type of its jobs, @handler('email.send'), not {type!r}."
+            f"handler() requires the type of its jobs, @handler('email.send'), not {type!r}."
         )
     if not TYPE_PATTERN.fullmatch(type):
         raise ImproperlyConfigured(f"{type!r} is not a job type such as 'email.send'.")

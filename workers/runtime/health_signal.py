@@ -86,7 +86,7 @@ class ExternalHealthSignal(HealthSignal):
                 line.connect(self._address)
                 line.send(message.encode())
         except OSError as problem:
-            logger.warning("Cannot tell systemd %s: %s", message, problem)
+            logger.warning("Cannot notify systemd of %s: %s", message, problem)
 
 
 class HealthSignals:

@@ -97,7 +97,7 @@ class HeartbeatThread:
             next(self._sequence),
         )
         if not answer.is_known:
-            logger.warning("The server does not know this worker any more: registering again.")
+            logger.warning("The server no longer knows this worker: registering again.")
             self._client.register(self._options.description())
             return
         self.lose(answer.jobs_lost)
@@ -106,13 +106,11 @@ class HeartbeatThread:
 
     def lose(self, job_ids: list[str]) -> None:
         """Cancel the handlers of lost reservations (§10.4). Their reports are still sent: the
-        server refuses them, and has them on record."""
+        server refuses them, and records that."""
         lost = set(job_ids)
         for job in self._active.unsettled():
             if str(job.id) in lost and not job.is_decided and not job.context.cancelled:
-                logger.warning(
-                    "Job %s was taken back from this worker; its handler is told.", job.id
-                )
+                logger.warning("This worker has lost job %s; its handler is cancelled.", job.id)
                 job.context.cancel("lost")
 
     def _beat_on(self) -> None:

@@ -54,7 +54,7 @@ class HttpClient:
         self.worker_id = worker_id
         self._url = urlsplit(url if "://" in url else f"http://{url}")
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise ValueError(f"{url!r} is no address such as https://jobs.example.com.")
+            raise ValueError(f"{url!r} is not an address such as https://jobs.example.com.")
         _ = self._url.port  # parsed on access, and may be invalid
         self._prefix = self._url.path.rstrip("/").removesuffix("/ojs/v1") + "/ojs/v1/"
         self._headers = {

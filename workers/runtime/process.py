@@ -38,7 +38,7 @@ NEWS = 5.0
 LAST_WORDS = 4.0
 """Seconds for the last reports and the deregistration, after the grace period."""
 PARTING = 1.0
-"""Seconds for handlers to stop after they were told to."""
+"""Seconds for handlers to stop after they were cancelled."""
 RECYCLED = 75
 """Exit code of a process that reached its memory limit: start another one."""
 
@@ -95,7 +95,7 @@ class WorkerProcess:
         return self._exit_code
 
     def _register(self) -> bool:
-        """Register, retrying as long as it takes; False if told to end meanwhile."""
+        """Register, retrying as long as it takes; False if terminated meanwhile."""
         while not self.state.is_terminating:
             try:
                 terms = self.client.register(self.options.description())
@@ -229,7 +229,7 @@ class WorkerProcess:
                 self._send([job], None)
         else:
             for job in reports:
-                logger.error("The server does not take the report of job %s: %s", job.id, problem)
+                logger.error("The server does not accept the report of job %s: %s", job.id, problem)
             self.active.settled(reports)
 
     def _fail_for_its_result(self, job: ActiveJob, reason: str) -> None:
@@ -249,7 +249,7 @@ class WorkerProcess:
     def _wait_out(self, problem: Exception) -> None:
         """Pause before the next try, unless the state changes."""
         delay = self._backoff.next()
-        logger.warning("The server is away, trying again in %.1f s: %s", delay, problem)
+        logger.warning("The server is unavailable, trying again in %.1f s: %s", delay, problem)
         self.client.recover()
         self._changed.wait(delay)
         self._changed.clear()

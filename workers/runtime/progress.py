@@ -72,7 +72,7 @@ class Reporter:
             try:
                 self._client.report_progress(progress)
             except (Unavailable, Refused) as problem:
-                logger.debug("Progress of job %s was not taken: %s", progress.job_id, problem)
+                logger.debug("Progress of job %s was not accepted: %s", progress.job_id, problem)
                 if isinstance(problem, Refused) and problem.status == CONFLICT:
                     self._lose([str(progress.job_id)])
                 self._client.recover()

@@ -86,5 +86,5 @@ class ProcessState:
 
     def _tell(self, before: WorkerState, by: str) -> None:
         if self.now != before:
-            logger.info("From %s to %s: %s asked for it.", before, self.now, by)
+            logger.info("From %s to %s, requested by %s.", before, self.now, by)
             self.changed()

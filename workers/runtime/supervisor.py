@@ -1,7 +1,7 @@
 """Supervises several worker processes, for sites whose jobs need more than one core.
 
 Children are forked before any connection is opened. One that crashes, or reaches its memory limit,
-is restarted; one that was told to end is not. Signals are passed on.
+is restarted; one that was asked to end is not. Signals are passed on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GLANCE = 0.2
 
 
 class Supervisor:
-    """Keeps `count` children running until told to end."""
+    """Keeps `count` children running until asked to end."""
 
     def __init__(
         self, count: int, child: Callable[[HealthSignal], int], health_signal: HealthSignal
@@ -50,7 +50,7 @@ class Supervisor:
         self._received: SimpleQueue[int] = SimpleQueue()
 
     def run(self) -> int:
-        """Run the children; return 0 once all have ended as told."""
+        """Run the children; return 0 once all have ended as requested."""
         for number in WANTED:
             signal.signal(number, lambda number, frame: self._received.put(number))
         for _ in range(self._count):

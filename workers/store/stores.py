@@ -1,4 +1,4 @@
-"""Chooses the store that writes heartbeats: that of the database in which the jobs live."""
+"""Selects the store that writes heartbeats: that of the jobs' database."""
 
 from __future__ import annotations
 

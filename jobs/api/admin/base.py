@@ -1,4 +1,4 @@
-"""What every endpoint of the Admin API shares: confirmation, the audit."""
+"""Shared by the endpoints of the Admin API: confirmation, the audit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...spec.operator_requests import Confirmed, Reason
 
 
 class AdminViewSet(OJSViewSet):
-    """An endpoint of operators: to look takes one scope, to change another (§13.1)."""
+    """An endpoint for operators: reading takes one scope, changing another (§13.1)."""
 
     binding = Binding.ADMIN
 
@@ -22,7 +22,7 @@ class AdminViewSet(OJSViewSet):
         return of_caller(self.caller, self.request)
 
     def scoped(self, rows: Any) -> Any:
-        """What of `rows` the caller may see: all, unless its key belongs to a project."""
+        """The part of `rows` that the caller may see: all, unless its key belongs to a project."""
         return projects.scope_to(rows, self.caller.project)
 
     def audit(self, verb: str, targets: Sequence[Any] = (), **how: Any) -> None:
@@ -30,14 +30,14 @@ class AdminViewSet(OJSViewSet):
 
 
 def reason_of(body: Document) -> str:
-    """Why, for the audit; every request that changes something may say it."""
+    """The reason for the audit; every request that changes something may contain one."""
     return Reason.reason.read(body)
 
 
 def confirmed(body: Document, what: str) -> None:
     """
     Raises:
-        InvalidRequest: the request does not say that it means it (§4.4).
+        InvalidRequest: the request does not contain the confirmation (§4.4).
     """
     if not Confirmed.confirm.read(body):
         raise refuse("confirm", f"The 'confirm' field must be true: {what}", validation="const")

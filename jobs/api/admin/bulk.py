@@ -1,6 +1,6 @@
-"""Many jobs by a filter: retry, cancel, delete (OJS admin API §8).
+"""Retries, cancels and deletes many jobs, selected by a filter (OJS admin API §8).
 
-A bounded number in one request, all of them or none: `has_more` says that there is more to do.
+A limited number per request, all of them or none; `has_more` means that there are more to change.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .paging import COUNTED
 from .search import filtered
 
 LISTED = 100
-"""Jobs that are named with the reason why they were left alone."""
+"""Skipped jobs that a response lists with the reason."""
 FILTERS = [name for name in AdminFilter.members if name != "state"]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done, to jobs in which states, and to which of a filter that names none."""
+    """An operation, the states it applies to, and the default states of its filter."""
 
     did: str
     permission: str
@@ -40,7 +40,7 @@ class Verb:
     default: frozenset[State]
     act: Callable[..., list[UUID]]
     bound: Q | None = None
-    """Jobs that are left alone whatever their state: their workflow decides about them."""
+    """Jobs that are skipped whatever their state, because their workflow decides about them."""
 
 
 OF_WORKFLOW = Q(workflow__isnull=False)
@@ -70,17 +70,17 @@ class AdminBulkViewSet(AdminViewSet):
         return self._answer("retry", lambda reason: {"cancelled": True})
 
     def retry_dead(self, request: Request) -> Response:
-        """The same, of what was put into the dead letter `since` and `until` (dead letter §6.2)."""
+        """The same, for jobs that entered the dead letter in a period (dead letter §6.2)."""
         return self._answer("retry", lambda reason: {}, Job.objects.dead(), time="finished_at")
 
     def cancel(self, request: Request) -> Response:
-        """Cancel jobs that have not finished, active ones too (§8.2)."""
+        """Cancel jobs that have not finished, including active ones (§8.2)."""
         return self._answer(
             "cancel", lambda reason: {"cancelled_by": self.caller.name, "reason": reason}
         )
 
     def delete_finished(self, request: Request) -> Response:
-        """Delete finished jobs for good (§8.3)."""
+        """Delete finished jobs permanently (§8.3)."""
         return self._answer("delete", lambda reason: {})
 
     def _answer(
@@ -123,10 +123,10 @@ class AdminBulkViewSet(AdminViewSet):
 
 
 def read_filter(wanted: Document) -> dict[str, str]:
-    """What a filter asks for, as the parameters of a list would (§8.1).
+    """Read a filter, as the parameters of a list (§8.1).
 
     Raises:
-        InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
+        InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
     """
     parameters: dict[str, str] = {}
     for name, value in wanted.items():
@@ -142,7 +142,7 @@ def read_filter(wanted: Document) -> dict[str, str]:
 
 
 def _report(name: str, matched: int, unable: Any, **more: Any) -> dict[str, Any]:
-    """What would be done, or remains to be told; and which jobs are left alone, and why."""
+    """How many jobs would be or were changed; and which were skipped, and why."""
     left = list(unable.order_by("pk").values_list("pk", "state", "workflow")[:LISTED])
     failed = unable.order_by().values("pk")[:COUNTED].count() if len(left) == LISTED else len(left)
     return {

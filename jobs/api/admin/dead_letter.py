@@ -30,7 +30,7 @@ from .paging import page
 from .search import failed_with, filtered, moment_of, of_type, ordered
 
 NEWEST = 10_000
-"""Jobs whose errors are told apart; `DEAD_LETTER_MAX` keeps no more by default."""
+"""Jobs whose errors are counted separately; by default `DEAD_LETTER_MAX` keeps no more."""
 TYPES = 100
 MOST = 10_000
 BATCH = 1000
@@ -44,7 +44,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
     queries = {"list": JobSearch, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
-        """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
+        """Discarded jobs that await an operator's decision, with their last error (§11.1)."""
         parameters = request.query_params
         project = self.caller.project
         dead = filtered(self.scoped(DeadJob.objects.only(*COLUMNS)), parameters, project)
@@ -76,7 +76,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         )
 
     def destroy(self, request: Request, job_id: str) -> Response:
-        """Delete one job for good (dead letter §10)."""
+        """Delete one job permanently (dead letter §10)."""
         wanted = parse_id(job_id)
         with atomic():
             if not engine.delete_dead([wanted]):
@@ -85,9 +85,9 @@ class AdminDeadLetterViewSet(AdminViewSet):
         return Response(status=204)
 
     def purge(self, request: Request) -> Response:
-        """Delete all that is dead, or what a filter leaves of it (§11.3).
+        """Delete the dead letter, or the part of it that a filter selects (§11.3).
 
-        A bounded number in one request; `has_more` says that there is more to do.
+        A limited number per request; `has_more` means that there are more to delete.
         """
         body, parameters = self.read(), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
@@ -117,7 +117,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         return Response({"purged_count": purged, "has_more": dead.exists()})
 
     def stats(self, request: Request) -> Response:
-        """How many there are, of which queue and with which error (dead letter §10.1)."""
+        """The number of jobs by queue and by error (dead letter §10.1)."""
         dead = self.scoped(DeadJob.objects.order_by())
         by_queue = dict(dead.values_list("queue").annotate(jobs=Count("pk")))
         newest = dead.order_by("-finished_at").values("pk")[:NEWEST]
@@ -141,13 +141,13 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
 
 def purge_filters(body: Document, parameters: Any) -> Iterator[dict[str, str]]:
-    """What narrows a purge, wherever it stands: deleted is what satisfies all of it.
+    """All filters of a purge; only jobs that match every one of them are deleted.
 
-    Its members may stand in the body, in the body's `filter` as for a retry (dead letter §10), or
-    in the query as for a list: overlooked there, all would be deleted where a part was meant.
+    Filters may be members of the body, of its `filter` as for a retry (dead letter §10), or
+    query parameters as for a list. A filter that was overlooked would delete more than was meant.
 
     Raises:
-        InvalidRequest: one of them breaks its rule.
+        InvalidRequest: a filter is invalid.
     """
     for source in (parameters, body):
         yield {one.name: value for one in PURGED if (value := one.read(source))}
@@ -157,24 +157,24 @@ def purge_filters(body: Document, parameters: Any) -> Iterator[dict[str, str]]:
 
 
 class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
-    """`/ojs/v1/dead-letter` itself: listed as over HTTP, purged as over the Admin API (OJS HTTP
-    §12; dead letter §10)."""
+    """`/ojs/v1/dead-letter` itself: listed as in the HTTP binding, purged as in the Admin API (OJS
+    HTTP §12; dead letter §10)."""
 
     binding = Binding.OJS
     queries = {"list": DeadLetterQuery, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
-        """Newest first, in full, narrowed by what §9.1 names."""
+        """Newest first, with complete jobs, filtered by the parameters of §9.1."""
         dead = narrowed(self.scoped(DeadJob.objects.all()), request.query_params)
         project = self.caller.project
         return list_dead(request.query_params, dead, is_redacted=self.is_redacted, project=project)
 
 
 def narrowed(dead: Any, parameters: Any) -> Any:
-    """Those of a `queue`, a `type`, an `error_type`, discarded `since` and `until` (§9.1).
+    """Filter by `queue`, `type`, `error_type`, and by when the job was discarded (§9.1).
 
     Raises:
-        InvalidRequest: one of them breaks its rule.
+        InvalidRequest: a parameter is invalid.
     """
     if parameters.get("queue"):
         dead = dead.filter(queue=parameters["queue"])

@@ -1,4 +1,4 @@
-"""Jobs as operators see them: a line of a list, and everything (OJS admin API §7)."""
+"""Jobs as operators see them: the line in a list, and the full document (OJS admin API §7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = (
     "tags",
     "dead_letter",
 )
-"""What a line shows: neither arguments nor results, which may be large and secret."""
+"""Members of a line: neither arguments nor results, which may be large and secret."""
 LONG = ("backtrace", "details")
 ENDED = {
     State.COMPLETED: "completed_at",
@@ -44,7 +44,7 @@ def moment(value: datetime | None) -> str | None:
 
 
 def times(job: Job) -> dict[str, str | None]:
-    """When what happened to it; null for what has not (§7.2)."""
+    """The job's timestamps; null for what has not happened (§7.2)."""
     ended: dict[str, str | None] = dict.fromkeys(ENDED.values())
     if job.finished_at is not None:
         ended[ENDED[State(job.state)]] = moment(job.finished_at)
@@ -65,10 +65,10 @@ def line(
     is_redacted: bool = True,
     project: str = "",
 ) -> dict[str, Any]:
-    """One job of a list (§7.1); what has no value is left out, and what may be secret.
+    """One job of a list (§7.1), without members that have no value or may be secret.
 
     Args:
-        project: that of the key which reads it.
+        project: the project of the key that reads it.
     """
     document: dict[str, Any] = {
         "id": str(job.pk),
@@ -97,8 +97,8 @@ def whole(job: Job, *, is_redacted: bool, project: str) -> dict[str, Any]:
     """The full envelope, with history and errors (§7.2).
 
     Args:
-        is_redacted: what `REDACT_KEYS` names is hidden, wherever a client or worker put it.
-        project: that of the key which reads it.
+        is_redacted: hide values of the keys in `REDACT_KEYS`, whether from a client or a worker.
+        project: the project of the key that reads it.
     """
     known = full_envelope(job, project)
     if is_redacted:
@@ -112,6 +112,6 @@ def whole(job: Job, *, is_redacted: bool, project: str) -> dict[str, Any]:
 
 
 def reply(job: Job, *, is_redacted: bool, project: str, **more: Any) -> dict[str, Any]:
-    """A job at the top level, where this document has it, and as `job`, where the others do."""
+    """A job at the top level, as in this document, and as `job`, as in the others."""
     document = whole(job, is_redacted=is_redacted, project=project)
     return document | {"job": document} | more

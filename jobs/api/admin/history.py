@@ -1,4 +1,4 @@
-"""What happened when, for charts: read from the roll-ups (OJS admin API §10.2)."""
+"""History for charts, read from the roll-ups (OJS admin API §10.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .search import moment_of
 PERIODS = {"1m": MINUTE, "5m": 5 * MINUTE, "1h": HOUR, "1d": 24 * HOUR}
 SINCE = HOUR
 MOST = 3000
-"""Points of one answer: two days by the minute, and more than is kept by the hour."""
+"""Points per response: two days by the minute; by the hour, more than is kept."""
 
 
 class HistoryViewSet(AdminViewSet):
@@ -32,7 +32,7 @@ class HistoryViewSet(AdminViewSet):
     queries = {"retrieve": HistoryQuery}
 
     def retrieve(self, request: Request) -> Response:
-        """One point a period, oldest first; the minute that is not over is left out."""
+        """One point per period, oldest first, without the current, incomplete minute."""
         parameters = request.query_params
         period = HistoryQuery.period.read(parameters)
         width, now = PERIODS[period], clock.now()
@@ -44,7 +44,7 @@ class HistoryViewSet(AdminViewSet):
                 f"That is more than {MOST} points: ask for a longer period or a shorter range.",
                 field="since",
             )
-        # A day is made of hours, an hour is one: the rest is made of minutes.
+        # Days are sums of hours, an hour is one; anything shorter is a sum of minutes.
         resolution = 3600 if width >= HOUR else 60
         within = {
             "resolution": resolution,
@@ -55,7 +55,7 @@ class HistoryViewSet(AdminViewSet):
         points: dict[datetime, list[Any]] = {}
         queue = parameters.get("queue")
         if queue:
-            # Where the server counted and the queue did nothing, nothing is what it did.
+            # If the server recorded this period, a queue without a row did nothing in it.
             for moment in known.values_list("start", flat=True):
                 points.setdefault(floor(moment, width), [])
             known = QueueRollup.objects.filter(queue=queue, **within).order_by("start")
@@ -75,7 +75,7 @@ def point(moment: datetime, rollups: Iterable[Any], width: timedelta) -> dict[st
         waits, runs = added(waits, rollup.waits), added(runs, rollup.runs)
     return {
         "timestamp": format_timestamp(moment),
-        # Executions that came to an end, well or badly.
+        # Executions that ended, successfully or not.
         "processed": sums["completed"] + sums["failed"],
         **sums,
         "latency_p50_ms": _milliseconds(waits, 0.5),

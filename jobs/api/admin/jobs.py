@@ -1,4 +1,4 @@
-"""Jobs for operators: search, look, cancel, retry (OJS admin API §7)."""
+"""Jobs for operators: search, inspect, cancel, retry (OJS admin API §7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AdminJobViewSet(AdminViewSet):
     queries = {"list": JobSearch}
 
     def list(self, request: Request) -> Response:
-        """Jobs that match, newest first unless asked otherwise (§7.1)."""
+        """Jobs that match, newest first by default (§7.1)."""
         parameters = request.query_params
         jobs = self.scoped(Job.objects.only(*COLUMNS))
         project = self.caller.project
@@ -42,7 +42,7 @@ class AdminJobViewSet(AdminViewSet):
         return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
 
     def cancel(self, request: Request, job_id: str) -> Response:
-        """Cancel a job that has not finished, an active one too (§7.3)."""
+        """Cancel a job that has not finished, even an active one (§7.3)."""
         reason = reason_of(self.read())
         with atomic():
             change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)

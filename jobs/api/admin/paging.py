@@ -1,4 +1,4 @@
-"""Pages by number, as the Admin API wants them, and a cursor for whoever reads on and on.
+"""Pages by number, as the Admin API specifies, and by cursor, for reading long lists.
 
 GET …?page=2&per_page=50            OJS admin API §7.1
 GET …?limit=50&cursor=…             OJS HTTP §17.1
@@ -14,24 +14,24 @@ from ...http.parameters import AdminPage
 from ...spec.identifiers import parse_uuid
 
 COUNTED = 100_000
-"""Rows that are counted; of more it is said that there are at least so many."""
+"""Rows that are counted exactly; beyond that, the total is a lower bound."""
 OFFSET = "offset"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page begins."""
+    """The position where a page begins."""
 
     size: int
     offset: int
     after: str = ""
-    """Id of the row before it, where the rows are in the order of their ids."""
+    """Id of the row before it, if the rows are ordered by id."""
 
 
 def place(parameters: Any) -> Place:
     """
     Raises:
-        InvalidRequest: a number is out of range, or the cursor not one of ours.
+        InvalidRequest: a number is out of range, or the cursor is not one of this server.
     """
     size = AdminPage.per_page.read(parameters)
     size = AdminPage.limit.read(parameters) or size
@@ -50,11 +50,11 @@ def place(parameters: Any) -> Place:
 def page(
     parameters: Any, rows: Any, *, by_id: Literal["", "up", "down"] = ""
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
+    """Return one page of the ordered queryset `rows`, and the `pagination` of the response.
 
     Args:
-        by_id: which way `rows` are ordered by their ids, if that is their order: its cursors
-            cost the same on the last page as on the first.
+        by_id: the direction in which `rows` are ordered by id, if they are: then the page also
+            has cursors, which cost the same on the last page as on the first.
     """
     here = place(parameters)
     total = count(rows)
@@ -80,6 +80,6 @@ def page(
 
 
 def count(rows: Any) -> int:
-    """How many there are, at most one more than `COUNTED`."""
+    """The number of rows, counted up to one more than `COUNTED`."""
     total: int = rows.order_by().values("pk")[: COUNTED + 1].count()
     return total

@@ -1,4 +1,4 @@
-"""Queues for operators: see them all, pause, configure, purge (OJS admin API §6)."""
+"""Queues for operators: list, pause, configure, purge (OJS admin API §6)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .paging import page
 
 
 class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
-    """`/ojs/v1/admin/queues`: the same verbs as on the data plane, by the scopes of operators."""
+    """`/ojs/v1/admin/queues`: the verbs of the data plane, with the scopes of operators."""
 
     resource = "queues"
     queries = {"list": QueueSearch}
 
     def list(self, request: Request) -> Response:
-        """Every queue, with how deep it is and how it fares (§6.1)."""
+        """Every queue, with its depth and throughput (§6.1)."""
         rows = Queue.objects.order_by("name")
         parameters = request.query_params
         wanted = QueueSearch.state.read(parameters)
@@ -66,7 +66,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         )
 
     def pause(self, request: Request, name: str) -> Response:
-        """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
+        """Stop handing out its jobs, until `until` or until it is resumed (§6.3)."""
         body = self.read()
         reason, now = reason_of(body), clock.now()
         until = Pause.until.read(body, now)
@@ -80,7 +80,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         return Response(self._state(queue) | _pause(queue) | {"paused_at": moment(queue.paused_at)})
 
     def resume(self, request: Request, name: str) -> Response:
-        """Hand them out again (§6.4)."""
+        """Hand out its jobs again (§6.4)."""
         reason = reason_of(self.read())
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
@@ -103,7 +103,7 @@ def _pause(queue: Queue) -> dict[str, Any]:
 
 
 def _with_plain_rate(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Say a plain rate limit in the words of this document too: `{limit, period}` (§6.2)."""
+    """Add a simple rate limit in the format of this document, `{limit, period}` (§6.2)."""
     limit = configuration.get("rate_limit") or {}
     if not limit.get("rate"):
         return configuration

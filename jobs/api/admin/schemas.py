@@ -1,4 +1,4 @@
-"""Schemas of job types by version: a place to look them up (OJS job versioning §6.1, §11)."""
+"""A registry of job type schemas by version (OJS job versioning §6.1, §11)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SchemaViewSet(AdminViewSet):
         return Response(_document(found), status=201 if created else 200)
 
     def list(self, request: Request, type: str) -> Response:
-        """The latest schema of a type, and which versions there are, newest first (§11.2)."""
+        """The latest schema of a type, and its versions, newest first (§11.2)."""
         found = list(JobSchema.objects.filter(type=type).defer("schema", "compatible_with"))
         if not found:
             raise _not_found(type)
@@ -70,7 +70,7 @@ class SchemaViewSet(AdminViewSet):
         return Response(_document(_find(type, version)))
 
     def destroy(self, request: Request, type: str, version: str) -> Response:
-        """Forget the schema of a version."""
+        """Delete the schema of a version."""
         with atomic():
             found = _find(type, version)
             JobSchema.objects.filter(pk=found.pk).delete()
@@ -89,7 +89,7 @@ def _number(version: str) -> int:
 
 
 def _schema(body: Document) -> dict[str, Any]:
-    """`schema`, or `args_schema` as §6.1 has it."""
+    """`schema`, or `args_schema`, its name in §6.1."""
     sent = RegisterSchema.schema
     if body.get(sent.name) is None:
         sent = RegisterSchema.args_schema
@@ -125,7 +125,7 @@ def _not_found(name: str) -> NotFound:
 
 
 def _sent(version: str) -> str | int:
-    """A major version alone is a number, as on a job."""
+    """A major version without a minor one is a number, as on a job."""
     return int(version) if version.isdigit() else version
 
 

@@ -1,4 +1,4 @@
-"""Which jobs a list of the Admin API means, and in which order (§7.1)."""
+"""Filters and order of the Admin API's job lists (§7.1)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ...spec.worker_ids import spellings
 from ...store import clock
 
 SPACE_FOR_PLUS = re.compile(r" (?=\d\d:\d\d$)")
-"""What becomes of the `+` in `…T00:00:00+01:00` where a client does not encode it."""
+"""A `+` in `…T00:00:00+01:00` that the client did not percent-encode becomes this."""
 MOMENT = Moment()
 SORTS = {
-    # Ids are UUIDv7: their order is that of creation, and it is indexed.
+    # Ids are UUIDv7: ordered by creation, and indexed.
     "created_at": "pk",
     "scheduled_at": "scheduled_at",
     "priority": "priority",
@@ -31,7 +31,7 @@ SORTS = {
 def choice(parameters: Any, name: str, allowed: Any, default: str) -> str:
     """
     Raises:
-        InvalidRequest: the parameter is none of those.
+        InvalidRequest: the parameter is not one of `allowed`.
     """
     value: str = parameters.get(name) or default
     if value not in allowed:
@@ -46,11 +46,11 @@ def filtered(jobs: Any, parameters: Any, project: str, *, time: str = "created_a
     """Narrow `jobs` by `queue`, `state`, `type`, `since`, `until`, `worker_id`, `error_type`.
 
     Args:
-        project: that of the key which asks, and whose jobs they are; empty means anybody's.
-        time: the column that `since` and `until` mean.
+        project: the project of the key that reads them; empty means all projects.
+        time: the column that `since` and `until` filter by.
 
     Raises:
-        InvalidRequest: one of them breaks its rule.
+        InvalidRequest: a parameter is invalid.
     """
     if parameters.get("queue"):
         jobs = jobs.filter(queue=parameters["queue"])
@@ -75,14 +75,14 @@ def filtered(jobs: Any, parameters: Any, project: str, *, time: str = "created_a
 def moment_of(parameters: Any, name: str, now: datetime) -> datetime | None:
     """
     Raises:
-        InvalidRequest: the parameter is no moment in time.
+        InvalidRequest: the parameter is not a timestamp.
     """
     text = parameters.get(name)
     return MOMENT.check(SPACE_FOR_PLUS.sub("+", text), name, now) if text else None
 
 
 def of_type(jobs: Any, wanted: str) -> Any:
-    """Jobs of this type; `email.*` means all that begin so."""
+    """Jobs of this type; `email.*` matches a prefix."""
     if wanted.endswith("*"):
         return jobs.filter(type__startswith=wanted[:-1])
     return jobs.filter(type=wanted)
@@ -90,14 +90,14 @@ def of_type(jobs: Any, wanted: str) -> Any:
 
 def failed_with(jobs: Any, error_type: str) -> Any:
     """Jobs whose latest error is of this type (OJS dead letter §9.1)."""
-    # From the errors to the jobs: most jobs have none.
+    # Starts from the errors, because most jobs have none.
     later = JobError.objects.filter(job=OuterRef("job"), pk__gt=OuterRef("pk"))
     latest = JobError.objects.filter(type=error_type).exclude(Exists(later))
     return jobs.filter(pk__in=latest.values("job"))
 
 
 def ordered(jobs: Any, parameters: Any) -> tuple[Any, Literal["", "up", "down"]]:
-    """Put `jobs` in the order asked for; also which way they are ordered by id, if they are."""
+    """Order `jobs` as requested; also return the direction of the order by id, if it is one."""
     column = SORTS[JobSearch.sort.read(parameters)]
     down = JobSearch.order.read(parameters) == "desc"
     pk = "-pk" if down else "pk"

@@ -23,7 +23,7 @@ from .base import AdminViewSet, reason_of
 from .documents import moment
 
 SECRET = re.compile(r"SECRET|PASSWORD|TOKEN|PRIVATE")
-"""Options that are named so are no answer to anybody."""
+"""Options with these names are never shown."""
 
 
 class SystemViewSet(AdminViewSet):
@@ -32,15 +32,14 @@ class SystemViewSet(AdminViewSet):
     resource = "system"
 
     def maintenance(self, request: Request) -> Response:
-        """Whether the server is in maintenance."""
+        """Whether the server is in maintenance mode."""
         return Response(maintenance_document(maintenance.current()))
 
     def switch(self, request: Request) -> Response:
         """Begin maintenance, or end it (§12.1).
 
-        It ends when somebody ends it: `estimated_duration` is for those who wait, and a migration
-        that takes longer must not find the workers running. Whoever wants an end by itself says
-        `until`.
+        It ends only on request: `estimated_duration` is information for clients, and a migration
+        that takes longer must not find the workers running. With `until`, it ends automatically.
         """
         body = self.read(required=True)
         enabled = SwitchMaintenance.enabled.read(body)
@@ -59,7 +58,7 @@ class SystemViewSet(AdminViewSet):
         return Response(maintenance_document(switch))
 
     def config(self, request: Request) -> Response:
-        """What the server is configured to, but for secrets (§12.2); durations in seconds."""
+        """The server's configuration, without secrets (§12.2); durations in seconds."""
         inner = {name: asdict(options) for name, options in conf.protocol_options().items()}
         return Response(
             {
@@ -88,7 +87,7 @@ def maintenance_document(switch: Maintenance | None) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value of the settings as JSON has it."""
+    """A settings value in JSON types."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return int(seconds) if seconds.is_integer() else seconds

@@ -1,4 +1,4 @@
-"""The Admin API of what `jobs` knows; `workers.api.urls` has the rest."""
+"""URLs of the Admin API in `jobs`; `workers.api.urls` has the rest."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from .schemas import SchemaViewSet
 from .system import SystemViewSet
 
 Endpoint = tuple[str, str, type[OJSViewSet], dict[str, Any]]
-"""Route, name, and a viewset with the action of each method."""
+"""Route, name, viewset, and the action for each method."""
 QUEUE = "queues/<str:name>"
 JOB = "jobs/<str:job_id>"
 DEAD = "dead-letter/<str:job_id>"
 SCHEMA = "schemas/<str:type>"
 
-# Route below `ojs/v1/admin/`, name after `admin-`, and who answers which method with what.
+# Route below `ojs/v1/admin/`, name after `admin-`, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
     ("queues", "queues", Queues, {"get": "list"}),
     (QUEUE, "queue", Queues, {"get": "retrieve", "delete": "destroy"}),

@@ -1,4 +1,4 @@
-"""Create an API key and print it, alone on the last line: it is shown only now.
+"""Create an API key and print it, alone on the last line. It cannot be shown again.
 
 KEY=$(python manage.py createapikey --name billing --scopes work)
 """
@@ -26,7 +26,7 @@ WANTED = (Scope.PRODUCE, Scope.WORK)
 
 
 class Command(BaseCommand):
-    help = "Make an API key and print it, alone on the last line: it is shown now and never again."
+    help = "Create an API key and print it, alone on the last line. It cannot be shown again."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--name", required=True, help="what it is for, to recognise it by")
@@ -36,9 +36,11 @@ class Command(BaseCommand):
             help=f"what it may do, separated by commas, of {', '.join(Scope)} "
             "(default: %(default)s)",
         )
-        parser.add_argument("--worker-id", help="the only worker it may speak for")
-        parser.add_argument("--label", help="a label that workers using it must carry")
-        parser.add_argument("--project", help="the only project whose jobs it sees (default: all)")
+        parser.add_argument("--worker-id", help="the only worker it may act for")
+        parser.add_argument("--label", help="a label that workers using it must have")
+        parser.add_argument(
+            "--project", help="the only project whose jobs it can access (default: all)"
+        )
 
         parser.add_argument(
             "--expires",
@@ -48,7 +50,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="make it although there is a usable key of the same name",
+            help="create it although there is a usable key with the same name",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -94,7 +96,7 @@ class Command(BaseCommand):
 
 
 def _refuse_twin(name: str) -> None:
-    """Refuse a second usable key of this name.
+    """Refuse a second usable key with this name.
 
     Raises:
         CommandError: there is one. A script that runs twice would otherwise leave keys behind that
@@ -103,7 +105,7 @@ def _refuse_twin(name: str) -> None:
     twin = ApiKey.objects.usable().filter(name=name).order_by("-pk").first()
     if twin is not None:
         raise CommandError(
-            f"There is a usable key of this name already: {twin}. Give it a new secret with "
+            f"There is a usable key with this name already: {twin}. Give it a new secret with "
             "`manage.py rotateapikey`, choose another name, or add --force for a second key."
         )
 

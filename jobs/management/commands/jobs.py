@@ -1,4 +1,4 @@
-"""Look at jobs and act on them from a shell.
+"""View jobs and act on them from a shell.
 
     manage.py jobs list --state discarded --queue mail
     manage.py jobs show 019539a4-0000-7000-8000-000000000001
@@ -48,7 +48,7 @@ BATCH = 500
 LOOK_EVERY = 0.5
 """Seconds between two looks of `tail`."""
 WIDTH = 80
-"""Columns where the output is no terminal."""
+"""Width of the output if it is not a terminal."""
 UNFINISHED = sorted(
     state for state in State if state not in ("completed", "cancelled", "discarded")
 )
@@ -200,7 +200,7 @@ class Command(BaseCommand):
         self._act("cancel_job", "cancelled", None)
 
     def _act(self, verb: str, word: str, state: str | None) -> None:
-        """Act on the jobs named, or on all that fit, in batches."""
+        """Act on the given jobs, or on all that match, in batches."""
         named = [handles.identified(text) for text in self.options["id"]]
         wanted = self._wanted()
         if not named and not wanted:
@@ -231,7 +231,7 @@ class Command(BaseCommand):
             raise CommandError(f"{len(set(named)) - done} of the jobs could not be {word}.")
 
     def _batches(self, wanted: dict[str, Any], state: str | None) -> Iterator[list[Any]]:
-        """Yield the ids of the jobs that fit, as they are now, a batch at a time."""
+        """Yield the ids of the matching jobs, as they are now, a batch at a time."""
         rows = handles.matching(**wanted)
         rows = rows.filter(state=state) if state else rows.filter(state__in=UNFINISHED)
         last = None
@@ -269,7 +269,7 @@ class Command(BaseCommand):
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield the rows as lines of at most `width`; the last column gives way, then the widest."""
+    """Yield the rows as lines of at most `width`; shortens the last column, then the widest."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = width - 2 * (len(widths) - 1)
     while sum(widths) > room and max(widths[1:]) > 8:

@@ -1,4 +1,4 @@
-"""Show the options of the `OJS` setting: their defaults, and the values in force here."""
+"""Show the options of the `OJS` setting: their defaults, and their values on this site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give an API key a new secret and print it, alone on the last line: it is shown only now.
+"""Give an API key a new secret and print it, alone on the last line. It cannot be shown again.
 
 KEY=$(python manage.py rotateapikey billing --overlap 24h)
 """
@@ -25,8 +25,8 @@ FEWEST = 6
 
 class Command(BaseCommand):
     help = (
-        "Give an API key a new secret and print it, alone on the last line: it is shown only now. "
-        "The earlier secret goes on working for a while."
+        "Give an API key a new secret and print it, alone on the last line. It cannot be shown "
+        "again. The previous secret remains valid for a while."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -35,13 +35,13 @@ class Command(BaseCommand):
             "--overlap",
             type=_overlap,
             default="24h",
-            help="how long the earlier secret goes on working, such as 30m, 24h or 7d; 0 ends it "
+            help="how long the previous secret remains valid, such as 30m, 24h or 7d; 0 ends it "
             "now (default: %(default)s)",
         )
         parser.add_argument(
             "--force",
             action="store_true",
-            help="end the secret before the earlier one, which still works, now",
+            help="immediately end the secret before the previous one, if it is still valid",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,1 +1,1 @@
-"""What users would pick instead, measured beside this one. Runs in an environment of its own."""
+"""Alternatives, measured beside this server. Runs in a separate environment."""

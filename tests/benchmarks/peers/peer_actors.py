@@ -1,4 +1,4 @@
-"""The job as dramatiq wants it: an actor in a module that names its broker."""
+"""The job for dramatiq: an actor in a module that names its broker."""
 
 import os
 

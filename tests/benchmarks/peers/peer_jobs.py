@@ -1,11 +1,11 @@
-"""The same no-op job for every peer, and how each is enqueued and worked off.
+"""The same no-op job for every peer, and the ways to enqueue and process it.
 
 python peer_jobs.py PEER enqueue|bulk COUNT     prints the seconds it took
 python peer_jobs.py PEER stock COUNT            the fastest way there is, for others to work off
 python peer_jobs.py PEER work                   runs until it is killed
 
-What a setting asks for is in the environment (`contenders.py`); each peer's way is that of its own
-documentation for many short jobs: results off, quiet, connections kept.
+Settings are in the environment (`contenders.py`); each peer is used as its own documentation
+recommends for many short jobs: results off, quiet, connections kept.
 """
 
 import os
@@ -30,7 +30,7 @@ _ticks = -1
 
 
 def tick() -> None:
-    """All the job does: note when. Appended, eight bytes, whichever process it is."""
+    """The whole job: record the time, by appending eight bytes, whichever process it is."""
     global _ticks
     if _ticks < 0:
         _ticks = os.open(os.environ["PEER_TICKS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -56,7 +56,7 @@ def manage(*arguments: str) -> None:
 
 class Peer:
     def prepare(self) -> None:
-        """Make what it needs to be there."""
+        """Create what it needs."""
 
     def enqueue(self, count: int) -> None:
         raise NotImplementedError
@@ -109,7 +109,7 @@ class Procrastinate(Peer):
         self.app = procrastinate.App(
             connector=procrastinate.SyncPsycopgConnector(conninfo=DATABASE)
         )
-        # A connection for each job under way, its pool's size otherwise being four.
+        # One connection per running job; its pool's default size is four.
         pool = {"min_size": 4, "max_size": PLACES + 2}
         self.worker_app = procrastinate.App(
             connector=procrastinate.PsycopgConnector(conninfo=DATABASE, **pool)
@@ -171,7 +171,7 @@ class Huey(Peer):
             self.task()
 
     def work(self) -> None:
-        # What its command does with `-q -n -w PLACES -k thread`: quiet, no periodic tasks.
+        # The same as its command with `-q -n -w PLACES -k thread`: quiet, no periodic tasks.
         kind = "greenlet" if os.environ.get("PEER_GREENLETS") else "thread"
         self.huey.create_consumer(workers=PLACES, worker_type=kind, periodic=False).run()
 
@@ -189,7 +189,7 @@ class Dramatiq(Peer):
     def work(self) -> None:
         program = os.path.join(os.path.dirname(sys.executable), "dramatiq")
         numbers = ["--processes", str(PROCESSES), "--threads", str(PLACES)]
-        # Its log is of warnings then, as Python's logging does without a configuration.
+        # Logs only warnings then, like Python's unconfigured logging.
         os.execv(program, [program, "peer_actors", "--skip-logging", *numbers])
 
 
@@ -211,7 +211,7 @@ def main() -> None:
         return
     if isinstance(peer, Procrastinate):
         peer.app.open()
-    # The connection is there, and everything imported, before the clock starts.
+    # The connection is open, and everything imported, before the clock starts.
     peer.enqueue(WARM_UP)
     began = time.perf_counter()
     getattr(peer, verb)(int(rest[0]))

@@ -1,4 +1,4 @@
-"""A Django site of the peers that are Django apps."""
+"""A Django site for the peers that are Django apps."""
 
 import os
 from urllib.parse import parse_qs, unquote, urlsplit

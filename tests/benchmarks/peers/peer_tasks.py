@@ -1,4 +1,4 @@
-"""The job as django-tasks-db wants it: a task in a module."""
+"""The job for django-tasks-db: a task in a module."""
 
 import peer_jobs
 from django_tasks import task

@@ -1,4 +1,4 @@
-"""The names under which what is measured beside others is found again."""
+"""The names of measurements of peers."""
 
 from __future__ import annotations
 

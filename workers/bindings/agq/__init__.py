@@ -15,28 +15,28 @@ class Options:
 
     HOST: str = option("127.0.0.1", "Address `runagq` listens on.")
     PORT: int = option(6380, "Port `runagq` listens on.")
-    URL: str = option("", "What the manifest calls it, where that is not where it listens.")
+    URL: str = option("", "The address in the manifest, if it differs from the one listened on.")
     TLS_CERTIFICATE: str = option(
-        "", "PEM file with a certificate and its chain; `runagq` then speaks TLS and nothing else."
+        "", "PEM file with a certificate and its chain; `runagq` then accepts only TLS."
     )
-    TLS_KEY: str = option("", "PEM file with the certificate's key, if that is another.")
+    TLS_KEY: str = option("", "PEM file with the certificate's key, if that is a separate file.")
     AUTH_TIMEOUT: timedelta = duration(
-        10, "How long a connection that needs a key may take to send a good one; 0: as it likes."
+        10, "Time for a connection to authenticate if a key is required; 0: no limit."
     )
-    HEARTBEAT_INTERVAL: timedelta = duration(30, "How often AGQ workers are told to be heard.")
+    HEARTBEAT_INTERVAL: timedelta = duration(30, "How often AGQ workers are to send a heartbeat.")
     HEARTBEAT_TIMEOUT: timedelta = duration(90, "Silence after which an AGQ worker is dead.")
     JOB_TIMEOUT: timedelta = duration(
         3600,
-        "How long an AGQ worker may take for a job that names no visibility timeout of its own; "
-        "beyond it the job is taken back and the worker flagged for investigation.",
+        "How long an AGQ worker may take for a job without a visibility timeout of its own; "
+        "after that the job is reclaimed and the worker flagged for investigation.",
     )
-    THREADS: int = option(8, "Commands carried out at once, each with a database connection.")
-    MAX_CONNECTIONS: int = option(10_000, "Most connections of one process.")
+    THREADS: int = option(8, "Concurrent commands, each with a database connection.")
+    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.")
     MAX_COMMAND: int = option(16 * 1024 * 1024, "Largest command, in bytes.")
     MAX_BUFFERED: int = option(
         256 * 1024 * 1024,
-        "Most bytes of unfinished commands, all connections together; an eighth of it is for those "
-        "that have not authenticated, and no more.",
+        "Maximum size of unfinished commands in bytes, over all connections; at most an eighth "
+        "of it is for connections that have not authenticated.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who may use the words of AGQ: rows of the table in `jobs.access`."""
+"""Permissions for the commands of AGQ: rows of the table in `jobs.access`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from . import PROTOCOL
 
 PRODUCE, WORK, OPERATE = (Scope.PRODUCE,), (Scope.WORK,), (Scope.OPERATE,)
 INSPECT = (Scope.WORK, Scope.OPERATE)
-"""Workers look at each other over AGQ, and so do those who operate them (AGQ §9.2)."""
+"""Over AGQ, workers may read about each other, and operators about all of them (AGQ §9.2)."""
 ANY_KEY: tuple[Scope, ...] = ()
 OWN, SHARED = OfProject.OWN, OfProject.SHARED
 SELF, HELD = OfWorker.SELF, OfWorker.HELD
-HELD_JOBS = "Of jobs: those that such a worker holds."
+HELD_JOBS = "Of jobs: those held by such a worker."
 
 command = partial(Command, PROTOCOL.named_in_table)
 
 COMMANDS = (
     command("AUTH", (), SHARED, is_open=True),
-    command("HELLO", (), SHARED, is_open=True, note="Answered once a key is known."),
+    command("HELLO", (), SHARED, is_open=True, note="Answered once the client has authenticated."),
     command("QUIT", (), SHARED, is_open=True),
     command("CLIENT", (), SHARED, is_open=True),
     command("COMMAND", (), SHARED, is_open=True),
@@ -43,8 +43,8 @@ COMMANDS = (
     command("TYPE", INSPECT, OWN, SELF, reads=True, note=HELD_JOBS),
     command("PTTL", INSPECT, OWN, SELF, reads=True, note=HELD_JOBS),
     command("LLEN", INSPECT, OWN, reads=True),
-    command("MULTI", ANY_KEY, SHARED, note="Each command after it is asked about by itself."),
-    command("EXEC", ANY_KEY, SHARED, note="Each of its commands is asked about again."),
+    command("MULTI", ANY_KEY, SHARED, note="Each queued command is authorized separately."),
+    command("EXEC", ANY_KEY, SHARED, note="Each of its commands is authorized again."),
     command("DISCARD", ANY_KEY, SHARED),
     command("WATCH", ANY_KEY, SHARED, note="Refused."),
     command("UNWATCH", ANY_KEY, SHARED),

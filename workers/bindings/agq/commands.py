@@ -1,4 +1,4 @@
-"""AGQ's commands: parse, one call, reply. They run in a thread, with a database connection."""
+"""AGQ's commands: parse, one call, reply. They run in a thread with a database connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONGEST_TEXT = 64 * 1024
 def text(argument: bytes) -> str:
     """
     Raises:
-        Failed: it is no UTF-8, or absurdly long.
+        Failed: it is not UTF-8, or too long.
     """
     if len(argument) > LONGEST_TEXT:
         raise Failed("ERR argument too long")
@@ -47,7 +47,7 @@ def text(argument: bytes) -> str:
 
 
 def auth(session: Session, *arguments: bytes) -> Status:
-    """AUTH <session_key>; AUTH <worker or anything> <session_key> as newer clients send it."""
+    """AUTH <session_key>; newer clients send AUTH <worker or anything> <session_key>."""
     if len(arguments) > 1 and text(arguments[0]) not in ("", "default"):
         session.name = text(arguments[0])[:255]
     session.authenticate(text(arguments[-1]))
@@ -62,12 +62,12 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
     """WORKER.REGISTER <worker_json> (AGQ §2.2)"""
     caller = session.speaker
     worker_id, description = documents.registration(documents.read(document, "worker"))
-    # A session key is the worker's own, so whoever has it is that worker. A key that several
-    # share proves less: then the connection that registered must have gone.
+    # A session key belongs to one worker, so its holder is that worker. A key that several workers
+    # share proves less: then the connection that registered must have ended.
     may_resume = bool(caller.worker_id) or resume
     description.project = caller.project or None
-    # The key, not its secret, which may be replaced while the worker is there. Its hash is what the
-    # last release kept.
+    # The id of the key, not its secret, which may be replaced meanwhile. The previous release
+    # stored the digest.
     keys = (f"key {caller.key_id}", session.key) if session.key else ("",)
     claim = SessionClaim(keys, may_resume)
 
@@ -85,12 +85,12 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
 def heartbeat(session: Session, name: bytes, stats: bytes = b"") -> Status:
     """WORKER.HEARTBEAT <worker_id> [stats_json] (AGQ §3.3)
 
-    It restarts no reservation: a job that hangs in a worker which is alive shall be noticed.
+    Restarts no reservation, so that a job which hangs in a living worker is noticed.
     """
     worker_id = valid_worker_id(text(name))
     stored = session.speak_for(worker_id)
     measured = documents.read(stats, "stats") if stats else None
-    # AGQ has no word for a worker's state: what an operator asked for stands until it leaves.
+    # AGQ cannot report a worker's state: an operator's directive remains until the worker leaves.
     reply = protocol.beat(stored, discover=False, project=session.project)
     if reply.state == WorkerState.TERMINATED:
         raise Failed(f"ERR Worker not registered: {worker_id}")
@@ -119,10 +119,10 @@ def queue_name(key: bytes) -> str:
 
 
 def pop(session: Session, queues: Sequence[str]) -> Look:
-    """One look for a job (BRPOP, AGQ §4.1); the waiting is done elsewhere.
+    """Try once to claim a job (BRPOP, AGQ §4.1); the waiting is done elsewhere.
 
     Raises:
-        Failed: the worker is not there, so there is no point in waiting.
+        Failed: the worker is not registered, so waiting is pointless.
     """
     session.look_again()
     session.entitle(rule("BRPOP"))
@@ -131,7 +131,7 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
         queues,
         worker_id=stored,
         visibility_timeout=options().JOB_TIMEOUT,
-        # A dead worker registers anew (§6).
+        # A dead worker must register again (§6).
         discover=False,
         project=session.project,
         registered=True,
@@ -148,7 +148,7 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
 
 
 def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
-    """Nobody is there any more to hand them to: the attempt does not count."""
+    """Release jobs whose connection has ended: the attempt does not count."""
     protocol.release(jobs, session.held_as)
 
 
@@ -159,7 +159,7 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     if changes.get("worker_id") is not None:
         named = valid_worker_id(documents.Update.worker_id.read(changes) or "")
         stored = session.speak_for(named)
-        # A connection that speaks for a worker cannot borrow another's name (§7.4).
+        # A connection that acts for one worker cannot use another's id (§7.4).
         if session.worker_id not in ("", named):
             stored = session.worker()
     else:
@@ -204,7 +204,7 @@ def _refusal(session: Session, job_id: Any, stored: str) -> Failed:
 
 
 def push(session: Session, key: bytes, *plans: bytes) -> int:
-    """LPUSH queue:<name> <plan_json> […]: all or none; answers how many were pushed."""
+    """LPUSH queue:<name> <plan_json> […]: all or none; returns how many were pushed."""
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
     jobs = new_jobs(requests, clock.now(), type_pattern=TYPE_PATTERN)
@@ -212,7 +212,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
-    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis knows."""
+    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis supports."""
     return keys.matching(pattern, session.speaker)
 
 
@@ -220,7 +220,7 @@ def scan(session: Session, cursor: bytes, *options: bytes) -> list[Any]:
     """SCAN <cursor> [MATCH <pattern>] [COUNT <keys>] [TYPE <type>]
 
     Raises:
-        Failed: an option is none, or no number.
+        Failed: an option is unknown, or not a number.
     """
     place = _number(cursor, "ERR invalid cursor")
     pattern, count, kind = b"*", 0, ""
@@ -271,7 +271,7 @@ def exists(session: Session, *names: bytes) -> int:
 
 
 def length(session: Session, key: bytes) -> int:
-    """LLEN queue:<name>: how many jobs can be popped."""
+    """LLEN queue:<name>: the number of jobs that can be popped."""
     return keys.length(text(key), session.speaker)
 
 
@@ -280,7 +280,7 @@ def members(session: Session, key: bytes) -> list[str]:
 
 
 def verify_begin(session: Session, *arguments: bytes) -> Any:
-    """WORKER.VERIFY <capability> <challenge_json> [worker_id] (AGQ §7.3): the question is put."""
+    """WORKER.VERIFY <capability> <challenge_json> [worker_id] (AGQ §7.3): sends the question."""
     session.look_again()
     session.entitle(rule("WORKER.VERIFY"))
     worker_id = valid_worker_id(text(arguments[2])) if len(arguments) > 2 else ""
@@ -289,7 +289,7 @@ def verify_begin(session: Session, *arguments: bytes) -> Any:
 
 
 COMMANDS: dict[str, tuple[Callable[..., Any], int, int]] = {
-    # name: what does it, fewest and most arguments
+    # name: function, minimum and maximum number of arguments
     "AUTH": (auth, 1, 2),
     "WORKER.REGISTER": (register, 1, 1),
     "WORKER.HEARTBEAT": (heartbeat, 1, 2),
@@ -309,12 +309,12 @@ COMMANDS: dict[str, tuple[Callable[..., Any], int, int]] = {
 
 
 WAITING = ("BRPOP", "WORKER.VERIFY")
-"""Commands that are looked after again and again by the connection itself."""
+"""Commands that the connection itself retries until there is a result."""
 GREETINGS = ("HELLO", "QUIT")
 
 
 def known() -> list[str]:
-    """All words there are."""
+    """The names of all commands."""
     return [
         *COMMANDS,
         *connection_commands.WORDS,
@@ -326,19 +326,19 @@ def known() -> list[str]:
 
 @cache
 def rule(name: str) -> Command | None:
-    """What is declared of a word."""
+    """The declaration of a command."""
     return find(PROTOCOL.named_in_table, name)
 
 
 def carry_out(session: Session, name: str, *arguments: bytes, **more: Any) -> Any:
-    """Do what a word of `COMMANDS` asks for, if the key, as it is now, may.
+    """Carry out one of `COMMANDS`, if the key currently permits it.
 
     Raises:
-        Revoked: the key opens nothing any more.
-        Failed, PermissionDenied: it may not.
+        Revoked: the key is no longer valid.
+        Failed, PermissionDenied: the key does not permit it.
     """
     declared = rule(name)
-    # Not before a new key is presented, with which a client may follow a rotation.
+    # Except for commands that present a new key, by which a client may follow a rotation.
     if declared is None or not declared.is_open:
         session.look_again()
     session.entitle(declared)
@@ -346,7 +346,7 @@ def carry_out(session: Session, name: str, *arguments: bytes, **more: Any) -> An
 
 
 def explained(problem: OJSError) -> Failed:
-    """An engine's refusal in AGQ's words."""
+    """An engine's refusal as an error of AGQ."""
     if isinstance(problem, JobNotFound):
         return Failed(f"ERR Job not found: {problem.details['resource_id']}")
     if isinstance(problem, protocol.WorkerExists):

@@ -1,8 +1,8 @@
-"""One AGQ client's connection, and the order of what is done on it.
+"""The connection of an AGQ client, and the order of the work on it.
 
-One command of a connection at a time, and nothing more is read from it while many wait: a client
-that pipelines without reading holds up itself alone. Commands run in threads, each with a
-database connection of its own; waiting costs no thread.
+Commands of a connection are carried out one at a time, and reading pauses while many are waiting:
+a client that pipelines without reading delays only itself. Commands run in threads, each with its
+own database connection; waiting takes no thread.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("workers.agq")
 
 PIPELINED = 1000
-"""Commands of one connection that wait for their turn; beyond that, reading pauses."""
+"""Commands of one connection that may wait for their turn; beyond that, reading pauses."""
 STRANGERS_COMMAND = 64 * 1024
-"""Largest command, in bytes, of somebody who has not said who they are."""
+"""Maximum size of a command from an unauthenticated client, in bytes."""
 STRANGERS_FAILURES = 5
 ALWAYS_TAKEN = 1024
-"""Bytes of one connection that are taken however much others hold: a key to log in with is."""
+"""Bytes of a connection that are accepted however full the buffers are: enough to log in."""
 SLOWEST_READER = 30.0
-"""Seconds a client may leave a reply unread before its connection is closed."""
+"""Seconds after which a connection is closed whose client does not read a reply."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
 WORDS = frozenset(commands.known())
@@ -65,11 +65,11 @@ ARGUMENTS = {name: (fewest, most) for name, (_, fewest, most) in COMMANDS.items(
     "WATCH": (1, 1000),
     **dict.fromkeys(("MULTI", "EXEC", "DISCARD", "UNWATCH", "RESET"), (0, 0)),
 }
-"""Command → how many arguments it takes, at least and at most."""
+"""Command → minimum and maximum number of arguments."""
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """The connection of one client."""
 
     transport: asyncio.Transport
 
@@ -84,20 +84,20 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
         self._reading = True
         self._ends = False
-        """Nothing more is expected: it is closed when what came before is answered."""
+        """The connection is closing: it ends when earlier commands have been answered."""
         self._deaf = False
-        """What arrives cannot be understood any more."""
+        """The stream cannot be parsed any further."""
         self._held = 0
         self._held_as_known = False
         self._deadline: asyncio.TimerHandle | None = None
-        """Ends the connection of a stranger who remains one."""
+        """Ends the connection if the client does not authenticate in time."""
         self._is_overdue = False
         self._transaction: Transaction | None = None
         self._runs_transaction = False
         self._popped: list[Look] = []
-        """What a transaction that is being carried out has popped, and not yet answered."""
+        """Jobs that a running transaction has popped, but not yet delivered."""
 
-    # What the event loop tells us
+    # Called by the event loop
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._expect_key()
 
     def _expect_key(self) -> None:
-        """From now on, a stranger has so much time to authenticate."""
+        """Start the time limit for authentication."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._is_overdue = False
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._end_browser()
             return
         except ProtocolError as problem:
-            # What was understood before is still answered.
+            # Commands parsed before this are still answered.
             self._deaf = True
             self._commands.append([b"", str(problem).encode()])
         if len(self._commands) > PIPELINED or self._waiting_bytes > READ:
@@ -155,10 +155,10 @@ class Connection(asyncio.Protocol):
             self.working = self.server.loop.create_task(self._work())
 
     def eof_received(self) -> bool:
-        # Commands that came before the end are still carried out, as `printf … | nc` expects.
+        # Commands received before the end are still carried out, as `printf … | nc` expects.
         if self.working is not None and not self.working.done() and not self.is_blocked:
             self._ends = True
-            # TLS has no half of a connection that could stay open.
+            # TLS connections cannot be half-closed.
             return self.transport.get_extra_info("ssl_object") is None
         return False
 
@@ -169,15 +169,15 @@ class Connection(asyncio.Protocol):
         return self.session.key
 
     def renew(self, caller: Caller | None) -> None:
-        """Its key was looked at again: go on as what it is now."""
+        """Continue with the current rights of the key."""
         is_idle = self.working is None or self.working.done()
         if caller is not None and caller != self.session.caller:
             self.session.caller = caller
             if self.is_blocked:
-                # The look that follows says whether it may still wait for this.
+                # The next attempt checks whether it may still wait for these queues.
                 self.server.keep(self.server.hub.ring_for(self.session.worker_id))
         elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
-            # Otherwise the command in hand, or the next one, is refused.
+            # Otherwise the current command, or the next one, is refused.
             self._ends = True
             self._commands.clear()
             self.transport.write(encode(Revoked(), self.session.resp))
@@ -189,11 +189,11 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    # What we do
+    # Our own work
 
     @property
     def _unfinished(self) -> int:
-        """Bytes of commands that have come and were not carried out."""
+        """Bytes of commands that were received but not carried out."""
         put_off = self._transaction.size if self._transaction else 0
         return self.parser.held + self._waiting_bytes + put_off
 
@@ -214,19 +214,19 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the server is holding too many unfinished commands")
 
     def _end_browser(self) -> None:
-        """Somebody's page makes a browser send HTTP here, with commands in the body: hear no more.
+        """End the connection of a browser that sends HTTP with commands in the body.
 
-        As Redis does, without a word: a browser could be made to read it.
+        Without a reply, as in Redis: the page could make the browser read it.
         """
         address = (self.transport.get_extra_info("peername") or ("nobody",))[0]
         if self.server.browsers.is_new(address):
-            logger.warning("HTTP from %s at AGQ's port: its connection is ended.", address)
+            logger.warning("HTTP from %s at AGQ's port: the connection was closed.", address)
         self._deaf = self._ends = True
         self._commands.clear()
         self.transport.abort()
 
     def _end_stranger(self) -> None:
-        """The time to authenticate is over; a key that is being looked up is waited for."""
+        """End the connection if it has not authenticated in time; waits for a pending lookup."""
         self._is_overdue = True
         if self.session.is_known or self.transport.is_closing():
             return
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
             logger.info("Connection %d has not authenticated in time.", self.session.number)
             self.transport.write(encode(Failed(NO_AUTH)))
             self.transport.close()
-            # One that reads nothing would keep it open.
+            # A client that does not read would keep it open.
             self._deadline = self.server.loop.call_later(SLOWEST_READER, self.transport.abort)
 
     def _pause(self) -> None:
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     async def _work(self) -> None:
-        """Carry out what has arrived, in order."""
+        """Carry out the received commands, in order."""
         try:
             while self._commands and not self.transport.is_closing():
                 command = self._commands.popleft()
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
 
     async def _carry_out(self, command: list[bytes]) -> bytes:
         name = command[0].decode("latin-1").upper()
-        if not name:  # no RESP: there is no telling where the next command would begin
+        if not name:  # not RESP: the start of the next command is unknown
             self._ends = True
             self._commands.clear()
             return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._audit(refusal, name)
             reply = commands.explained(refusal)
         except Exception as problem:
-            # A bug or a database that is away: this client is told, and the others go on.
+            # A bug or an unavailable database: report it to this client and continue.
             trouble = explain(problem)
             if isinstance(trouble, DatabaseUnavailable):
                 logger.error("%s: %s %s", name[:40], trouble, str(problem).strip())
@@ -307,14 +307,14 @@ class Connection(asyncio.Protocol):
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
     def _audit(self, problem: OJSError, name: str) -> None:
-        """Put a refusal into the audit. The client does not wait for it."""
+        """Record a refusal in the audit. The client does not wait for it."""
         caller = self.session.caller
         refusal = refusals.seen(
             problem,
             protocol=PROTOCOL.name,
             address=self.session.address,
             key=caller.name if caller else "",
-            # A word that is no command may be a key in the wrong place.
+            # An unknown command may be a key in the wrong place.
             call=name if name in WORDS else "",
         )
         if refusal is not None:
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
         try:
             declared = self._check(name, arguments)
         except (Failed, OJSError):
-            # What is refused as it comes cannot be put off: then none of it is carried out.
+            # A command that is refused immediately aborts the transaction.
             if self._puts_off and self._transaction:
                 self._transaction.give_up()
             raise
@@ -353,11 +353,11 @@ class Connection(asyncio.Protocol):
         return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
 
     def _check(self, name: str, arguments: list[bytes]) -> Command | None:
-        """Return what is declared of a command.
+        """Return the declaration of a command.
 
         Raises:
-            Failed: there is no such command, or it takes fewer arguments, or more, or a key.
-            PermissionDenied: the key was not made for this.
+            Failed: it does not exist, has the wrong number of arguments, or requires a key.
+            PermissionDenied: the key does not permit it.
         """
         if name not in WORDS:
             if not self.session.is_known:
@@ -374,11 +374,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _puts_off(self) -> bool:
-        """Whether commands are put off until EXEC."""
+        """Whether commands are queued until EXEC."""
         return self._transaction is not None and not self._runs_transaction
 
     async def _of_transaction(self, name: str, arguments: list[bytes]) -> Any:
-        """MULTI, EXEC and the like, and what is put off between the two."""
+        """MULTI, EXEC and related commands, and the commands queued between them."""
         waiting = self._transaction
         if name == "WATCH":
             raise Failed("ERR WATCH inside MULTI is not allowed" if waiting else NO_WATCH)
@@ -399,10 +399,10 @@ class Connection(asyncio.Protocol):
         return waiting.add([name.encode("latin-1"), *arguments])
 
     async def _execute(self, waiting: Transaction) -> Encoded:
-        """Carry out what was put off, in order; what fails is an answer like any other.
+        """Carry out the queued commands, in order; an error is a reply like any other.
 
         Raises:
-            Failed: something was refused when it came.
+            Failed: a command was refused when it was queued.
         """
         if waiting.is_broken:
             self._transaction = None
@@ -427,7 +427,7 @@ class Connection(asyncio.Protocol):
         return Encoded(b"*%d\r\n%b" % (len(answers), b"".join(answers)))
 
     def _reset(self) -> Status:
-        """RESET: as a connection that was opened just now."""
+        """RESET: return to the state of a new connection."""
         if self.server.registered.get(self.session.identity) is self:
             del self.server.registered[self.session.identity]
         self.session.reset()
@@ -474,7 +474,7 @@ class Connection(asyncio.Protocol):
         raise await self.server.in_thread(verify.give_up, question)
 
     async def _pop(self, arguments: list[bytes]) -> Any:
-        """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
+        """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits forever."""
         seconds = connection_commands.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True
@@ -505,7 +505,7 @@ class Connection(asyncio.Protocol):
         return await hub.wait(waiter, queues, alike, since, left)
 
     async def _look(self, queues: list[str]) -> Look:
-        """Look once, to the end: a job that was claimed is handed over or given back."""
+        """Try once, to the end: a claimed job is delivered or released."""
         looking = asyncio.ensure_future(self.server.in_thread(commands.pop, self.session, queues))
         try:
             found = await asyncio.shield(looking)
@@ -527,5 +527,5 @@ class Connection(asyncio.Protocol):
         except (Failed, OJSError):
             pass
         except Exception as problem:
-            # The reservation runs out, and the job comes back all the same.
-            logger.warning("A job that was claimed for a closed connection is kept: %s", problem)
+            # Its reservation will expire, which also returns the job.
+            logger.warning("A job for a closed connection could not be released: %s", problem)

@@ -1,4 +1,4 @@
-"""What Redis clients say before they come to the point."""
+"""Commands about the connection itself, which Redis clients send first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def select(session: Session, arguments: list[bytes]) -> Any:
 
 
 def client(session: Session, arguments: list[bytes]) -> Any:
-    """CLIENT SETNAME names the worker that an unbound connection speaks for."""
+    """CLIENT SETNAME names the worker for which an unbound connection acts."""
     match [argument.upper() for argument in arguments[:1]]:
         case [b"SETNAME"] if len(arguments) == 2:
             name_it(session, arguments[1])
@@ -52,7 +52,7 @@ def name_it(session: Session, name: bytes) -> None:
     if len(text) > 255 or any(sign.isspace() for sign in text):
         raise Failed("ERR Client names cannot contain spaces, newlines or special characters.")
     session.name = text
-    # Clients that connect anew by themselves say their name again, and nothing else.
+    # Clients that reconnect automatically repeat only their name.
     if not session.worker_id and WORKER_ID.fullmatch(text) and len(text) <= WORKER_ID_LENGTH:
         session.worker_id = text
 
@@ -76,7 +76,7 @@ WORDS: dict[str, Callable[[Session, list[bytes]], Any]] = {
 
 
 def hello(arguments: list[bytes]) -> tuple[int | None, list[bytes] | None, bytes | None]:
-    """Return protocol version, (user, key) and name, each None where not said."""
+    """Return protocol version, (user, key) and name, each None if absent."""
     version, login, name = None, None, None
     rest = list(arguments)
     if rest:
@@ -109,7 +109,7 @@ def greeting(session: Session) -> dict[str, Any]:
 def seconds(text: bytes) -> float:
     """
     Raises:
-        Failed: it is no time to wait.
+        Failed: it is not a number of seconds.
     """
     try:
         value = float(text)

@@ -1,4 +1,4 @@
-"""The JSON of AGQ, read: registrations, statistics, updates, and jobs to push."""
+"""Parses AGQ's JSON: registrations, statistics, updates, and jobs to push."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .resp import Failed
 from .session import valid_worker_id
 
 PLAN = "agq.plan"
-"""Type of a job that was pushed as a plan without naming one."""
+"""Type of a pushed job whose plan does not name one."""
 MOST_CAPABILITIES = 1_000
 Document = dict[str, Any]
 
@@ -60,7 +60,7 @@ class ErrorMembers(Members):
 
 class Update(Members):
     worker_id = Text()
-    # A text, or an object of `ErrorMembers`.
+    # Text, or an object of `ErrorMembers`.
     error = Text(longest=2**20)
     progress_percent = Number(
         least=0, most=100, sentence="The '{name}' field must be 0 to 100.", typed=False
@@ -76,7 +76,7 @@ class Push(Members):
 def read(text: bytes, what: str) -> Document:
     """
     Raises:
-        Failed: it is no JSON object.
+        Failed: it is not a JSON object.
     """
     try:
         document = parse_json(text)
@@ -91,7 +91,7 @@ def registration(document: Document) -> tuple[str, Description]:
     """Read a registration (AGQ §2.2).
 
     Raises:
-        Failed, InvalidRequest: a field breaks its rule.
+        Failed, InvalidRequest: a field is invalid.
     """
     worker_id = valid_worker_id(Registration.worker_id.read(document))
     description = Description(
@@ -135,10 +135,10 @@ def _tags(document: Document) -> list[str]:
 
 
 def pulled(job: ClaimedJob, project: str) -> bytes:
-    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1).
+    """A job as BRPOP delivers it: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1).
 
     Args:
-        project: that of the worker's key.
+        project: the project of the worker's key.
     """
     document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
     if job.type == PLAN:
@@ -149,7 +149,7 @@ def pulled(job: ClaimedJob, project: str) -> bytes:
 
 
 def pushed(queue: str, document: Document) -> Document:
-    """The OJS enqueue request that a pushed plan stands for."""
+    """The OJS enqueue request for a pushed plan."""
     plan = Push.plan.read(document)
     taken = ("plan", "inputs", "job_id", "capabilities", "type", "meta")
     request: Document = {name: value for name, value in document.items() if name not in taken}
@@ -175,7 +175,7 @@ def job_id(text: bytes) -> UUID:
 
 
 def completion(job: UUID, worker_id: str, document: Document) -> Completion:
-    """The result is `result` if there is one, else what the tasks returned."""
+    """The result is `result` if present, else what the tasks returned."""
     result = document.get("result")
     if result is None and document.get("task_results") is not None:
         result = {"task_results": document["task_results"]}
@@ -183,7 +183,7 @@ def completion(job: UUID, worker_id: str, document: Document) -> Completion:
 
 
 def failure(job: UUID, worker_id: str, document: Document) -> Failure:
-    """`error` is a text, or an object with `type`, `message`, `code` and `retryable`."""
+    """`error` is text, or an object with `type`, `message`, `code` and `retryable`."""
     found = Failure(job, worker_id=worker_id)
     error = document.get("error")
     if type(error) is dict:
@@ -199,6 +199,6 @@ def failure(job: UUID, worker_id: str, document: Document) -> Failure:
 
 
 def progress(document: Document) -> float | None:
-    """The share of the job that is done, 0 to 1; None if the update does not say."""
+    """The job's progress, 0 to 1; None if the update does not contain any."""
     percent = Update.progress_percent.read(document)
     return None if percent is None else percent / 100

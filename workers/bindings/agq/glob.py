@@ -1,8 +1,8 @@
-"""Patterns of keys as Redis has them: `*`, `?`, `[abc]`, `[^a]`, `[a-z]` and `\\`.
+"""Key patterns with the syntax of Redis: `*`, `?`, `[abc]`, `[^a]`, `[a-z]` and `\\`.
 
-A pattern becomes a regular expression that never goes back on what a `*` has matched: the text
-between two stars is looked for where it comes first, and that is as good as any later place.
-So the work grows with key times pattern at most, whatever the pattern.
+A pattern becomes a regular expression that never backtracks into a `*`: the text between two stars
+is matched at its first occurrence, which is as good as any later one. So the work is at most
+proportional to key times pattern.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from collections.abc import Callable, Iterator
 
 LONGEST = 1024
-"""Bytes of a pattern."""
+"""Maximum length of a pattern, in bytes."""
 SPECIAL = re.compile(rb"[*?\[\\]")
 
 
 def literal_beginning(pattern: bytes) -> bytes:
-    """What every key that matches begins with."""
+    """The literal prefix of every key that matches."""
     found = SPECIAL.search(pattern)
     return pattern if found is None else pattern[: found.start()]
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return what tells whether a key matches.
+    """Return a function that checks whether a key matches.
 
     Raises:
-        ValueError: the pattern is longer than any key that there could be.
+        ValueError: the pattern is longer than any possible key.
     """
     if len(pattern) > LONGEST:
         raise ValueError(f"a pattern may have {LONGEST} bytes at most")
@@ -40,7 +40,7 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _between_stars(pattern: bytes) -> list[bytes]:
-    """The pattern, cut at its stars, as regular expressions."""
+    """The pattern, split at its stars, as regular expressions."""
     parts = [b""]
     for token in _tokens(pattern):
         if token is None:
@@ -51,7 +51,7 @@ def _between_stars(pattern: bytes) -> list[bytes]:
 
 
 def _tokens(pattern: bytes) -> Iterator[bytes | None]:
-    """Each sign as a regular expression; None for a star."""
+    """Each token as a regular expression; None for a star."""
     at = 0
     while at < len(pattern):
         sign = pattern[at : at + 1]
@@ -71,7 +71,7 @@ def _tokens(pattern: bytes) -> Iterator[bytes | None]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes of a class as an expression, and where it ends; one left open ends with the
+    """A character class as a regular expression, and its end; an unclosed one ends with the
     pattern."""
     inverted = pattern[at : at + 1] == b"^"
     at += inverted

@@ -1,8 +1,8 @@
-"""What AGQ keeps under keys, answered from our tables (AGQ §2.3, §3.4, §4.3, §9.2).
+"""AGQ's keys, computed from our tables (AGQ §2.3, §3.4, §4.3, §9.2).
 
 `worker:<id>:alive|metadata|stats` and `job:<id>:worker` are strings, `capability:<tool>:workers` is
-a set, and `queue:<name>` a list of the jobs that can be popped from it. As in Redis, there is no
-empty set and no empty list.
+a set, and `queue:<name>` a list of the jobs that can be popped. As in Redis, empty sets and empty
+lists do not exist.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .resp import Failed, Members
 
 STATS_TTL = timedelta(seconds=120)
 NO_KEY, NO_EXPIRY = -2, -1
-"""What TTL says of a key that is not there, and of one that stays."""
+"""TTL of a key that does not exist, and of one that does not expire."""
 PARTS = ("alive", "metadata", "stats")
 STRING, SET, LIST = "string", "set", "list"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 PAGE = 1000
-"""Keys of one SCAN where less is asked for: each call reads the whole keyspace."""
+"""Default number of keys per SCAN: each call reads the whole keyspace."""
 LAST_PLACE = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What stands under a key."""
+    """The value of a key."""
 
     kind: str
     value: str = ""
-    """Of a string."""
+    """Value of a string."""
     left: timedelta | None = None
-    """How long it will; None if it stays."""
+    """Remaining time to live; None if it does not expire."""
 
 
 def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
@@ -52,7 +52,7 @@ def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
     if worker is None or (part != "alive" and worker.protocol != PROTOCOL.name):
         return None
     if part == "metadata":
-        # Until it unregisters; a dead worker's stays, for whoever wants to know (§5.3).
+        # Until it unregisters; a dead worker's remains, for diagnosis (§5.3).
         gone = worker.left_at is not None or worker.details is None
         return None if gone else Held(STRING, dumps(worker.details).decode())
     if part == "alive":
@@ -80,7 +80,7 @@ def _claim(text: str, caller: Caller) -> Held | None:
 
 
 def find(key: str, caller: Caller = ANYBODY) -> Held | None:
-    """What stands under a key; None if there is no such key."""
+    """The value of a key; None if there is no such key."""
     space, _, rest = key.partition(":")
     name, _, part = rest.rpartition(":")
     if space == "worker":
@@ -97,7 +97,7 @@ def find(key: str, caller: Caller = ANYBODY) -> Held | None:
 def _of_kind(key: str, kind: str, caller: Caller) -> Held | None:
     """
     Raises:
-        Failed: it is there, and of another kind.
+        Failed: it exists, but has another type.
     """
     held = find(key, caller)
     if held is not None and held.kind != kind:
@@ -108,7 +108,7 @@ def _of_kind(key: str, kind: str, caller: Caller) -> Held | None:
 def get(key: str, caller: Caller = ANYBODY) -> str | None:
     """
     Raises:
-        Failed: it is a set or a list.
+        Failed: the key holds a set or a list.
     """
     held = _of_kind(key, STRING, caller)
     return None if held is None else held.value
@@ -120,7 +120,7 @@ def type_of(key: str, caller: Caller = ANYBODY) -> str:
 
 
 def time_to_live(key: str, caller: Caller, unit: timedelta) -> int:
-    """How many units of time a key has left, a begun one counted: none that lives has 0 left."""
+    """The time a key has left, in units rounded up, so that no existing key has 0 left."""
     held = find(key, caller)
     if held is None:
         return NO_KEY
@@ -128,10 +128,10 @@ def time_to_live(key: str, caller: Caller, unit: timedelta) -> int:
 
 
 def length(key: str, caller: Caller = ANYBODY) -> int:
-    """LLEN queue:<name>: how many jobs can be popped; 0 where there is no such key.
+    """LLEN queue:<name>: the number of jobs that can be popped; 0 if there is no such key.
 
     Raises:
-        Failed: it is no list.
+        Failed: it is not a list.
     """
     if _of_kind(key, LIST, caller) is None:
         return 0
@@ -142,7 +142,7 @@ def members(key: str, caller: Caller = ANYBODY) -> Members:
     """SMEMBERS capability:<tool>:workers: the active workers that have it.
 
     Raises:
-        Failed: it is no set.
+        Failed: it is not a set.
     """
     return Members() if _of_kind(key, SET, caller) is None else _members(key, caller)
 
@@ -184,12 +184,12 @@ SPACES: tuple[tuple[bytes, str, Callable[[Caller], Iterable[str]]], ...] = (
     (b"queue:", LIST, _queues),
     (b"job:", STRING, _claims),
 )
-"""How the keys of a space begin, what stands under them, and which there are: ten thousand of each
-kind at most."""
+"""Spaces of keys: prefix, function for the value of a key, and function that lists the keys, at
+most ten thousand of each kind."""
 
 
 def matching(pattern: bytes, caller: Caller = ANYBODY, kind: str = "") -> list[str]:
-    """KEYS: the keys that a pattern finds; those of one kind if it is given.
+    """KEYS: the keys that match a pattern; only those of `kind` if it is given.
 
     Raises:
         Failed: the pattern is too long.
@@ -211,8 +211,8 @@ def scan(
 ) -> tuple[int, list[str]]:
     """SCAN: one page of the keys, and the cursor of the next; 0 at the end.
 
-    A key's place is a hash of its name. So a cursor means the same on each connection and to each
-    server, and a key that is there all the time is found, whatever comes and goes beside it.
+    Keys are ordered by a hash of their names. So a cursor is valid on every connection and server,
+    and a key that exists throughout the scan is found, whichever keys are added or removed.
 
     Raises:
         Failed: the pattern is too long.
@@ -220,7 +220,7 @@ def scan(
     keys = sorted((_place(key), key) for key in matching(pattern, caller, kind))
     rest = [found for found in keys if found[0] > cursor]
     page = rest[: max(count, PAGE)]
-    # Those that share the last place come with it: the next page begins after it.
+    # Includes all keys with the same hash as the last: the next page begins after it.
     page += [found for found in rest[len(page) :] if found[0] == page[-1][0]]
     following = page[-1][0] if len(page) < len(rest) else 0
     return following, [key for _, key in page]

@@ -1,8 +1,8 @@
-"""RESP, as a server reads and writes it: arrays of bulk strings in, any reply out.
+"""RESP from the server's side: reads arrays of bulk strings, writes any reply.
 
-Requests are read here rather than by a client's parser, because a client's parser trusts its
-server: fourteen bytes that announce a thousand million elements keep hiredis busy for seconds,
-and memory is set aside for all of them. Nothing is reserved here before it has arrived.
+A client's parser would not do, because it trusts its server: fourteen bytes that announce a
+thousand million elements keep hiredis busy for seconds and make it allocate memory for all of
+them. This parser allocates nothing before the data has arrived.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 MOST_ARGUMENTS = 1024
 LONGEST_LINE = 64 * 1024
-"""Bytes of an inline command, and far more than any header has."""
+"""Maximum length of an inline command, in bytes; far more than any header has."""
 END = b"\r\n"
 HTTP = re.compile(rb"POST\s|Host:|[A-Za-z]+\s.*\sHTTP/[0-9]", re.IGNORECASE)
-"""What begins like a line of an HTTP request: what browsers are made to send (as in Redis)."""
+"""Beginnings of HTTP request lines, which browsers can be made to send (as in Redis)."""
 
 
 class ProtocolError(Exception):
-    """What arrived is no command; the connection cannot be followed any further."""
+    """The input is not a command; the rest of the stream cannot be parsed."""
 
 
 class HTTPSpoken(Exception):
-    """What arrived is an HTTP request."""
+    """The input is an HTTP request."""
 
 
 class Status(str):
@@ -37,29 +37,29 @@ class Failed(Exception):
 
 
 class Members(list[str]):
-    """A set where the client speaks RESP3, else an array."""
+    """A set for clients that use RESP3, otherwise an array."""
 
 
 PER_ARGUMENT = 64
-"""Bytes of memory that an argument takes beside its text."""
+"""Bytes of memory that an argument takes besides its text."""
 
 
 def size_of(command: list[bytes]) -> int:
-    """Bytes that a command takes while it waits: many small ones are a lot, too."""
+    """Bytes of memory that a waiting command takes: many small arguments are a lot, too."""
     return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)
 
 
 class Parser:
-    """Cuts a stream of bytes into commands. Holds no more than one command and one read."""
+    """Splits a stream of bytes into commands. Holds at most one command and one read."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Most bytes of one command."""
+        """Maximum size of a command, in bytes."""
         self._buffer = bytearray()
         self._at = 0
         self._arguments: list[bytes] = []
         self._missing = 0
-        """Arguments of the present command that have not arrived."""
+        """Arguments of the current command that have not arrived."""
         self._length = -1
         """Bytes of the argument being read; -1 before its header."""
         self._size = 0
@@ -73,7 +73,7 @@ class Parser:
         """Yield the commands that `data` completes.
 
         Raises:
-            ProtocolError: it is no RESP, or a command beyond the limits.
+            ProtocolError: it is not RESP, or a command exceeds the limits.
             HTTPSpoken: it is HTTP.
         """
         self._buffer += data
@@ -84,7 +84,7 @@ class Parser:
         self._at = 0
 
     def _next(self) -> list[bytes] | None:
-        """The next command; an empty one is nothing; None if it has not all arrived."""
+        """The next command, empty for an empty line; None if it has not arrived completely."""
         if not self._missing and not self._begin():
             return None
         if not self._missing:
@@ -143,14 +143,14 @@ class Parser:
 
 def _number(text: bytes, most: int, problem: str) -> int:
     digits = text[1:] if text[:1] == b"-" else text
-    # int() also takes spaces, underscores and other scripts' digits.
+    # int() also accepts spaces, underscores and other scripts' digits.
     if not digits.isdigit() or len(digits) > 12 or int(text) > most:
         raise ProtocolError(problem)
     return int(text)
 
 
 def _words(line: bytes) -> list[bytes]:
-    """An inline command, as somebody types it into telnet."""
+    """An inline command, as typed into telnet."""
     try:
         return [word.encode("latin-1") for word in shlex.split(line.decode("latin-1"))]
     except ValueError:
@@ -188,13 +188,13 @@ def _parts(reply: Any, version: int) -> Iterable[bytes]:
 
 
 def _one_line(text: str) -> bytes:
-    """What a client sent may be part of an error, and must not end the line."""
+    """Replace line breaks: an error may contain a client's text, which must not end the line."""
     return " ".join(text.split()).encode(errors="replace")
 
 
 class Encoded(bytes):
-    """Bytes that are a reply already; any others are a value, whatever they look like."""
+    """Bytes that are an encoded reply; plain bytes are always a value."""
 
 
 NO_ITEMS = Encoded(b"*-1\r\n")
-"""What BRPOP answers when its time is over, in RESP2: an array that is not there."""
+"""Reply of BRPOP when the time is up, in RESP2: a null array."""

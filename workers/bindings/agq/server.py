@@ -1,4 +1,4 @@
-"""AGQ's server: it listens, lends threads, and ends in order."""
+"""AGQ's server: listens, provides threads, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from . import PROTOCOL, SERVER, options
 from .connection import Connection
 
 GRACE = 5.0
-"""Seconds for what is under way when the server ends."""
+"""Seconds that running work gets when the server stops."""
 
 
 STRANGERS_SHARE = 8
-"""Those who have not said who they are may fill one part in so many of `MAX_BUFFERED`."""
+"""Unauthenticated clients may fill one part in this many of `MAX_BUFFERED`."""
 
 
 class Server:
-    """Listens, and ends in order."""
+    """Listens, and shuts down in order."""
 
     def __init__(
         self, certificate: tls.Certificate | None = None, pulse: HealthSignal | None = None
@@ -43,8 +43,8 @@ class Server:
         """Project and worker → the connection it registered on, while that is open."""
         self.numbers = itertools.count(1)
         self.held = {True: 0, False: 0}
-        """Bytes of commands that have not been carried out, all connections together: of those
-        that are known, and of strangers."""
+        """Bytes of commands that have not been carried out, over all connections: of
+        authenticated and of other clients."""
         self.browsers = Once()
         """Addresses that sent HTTP."""
         self.hub = Hub()
@@ -57,13 +57,13 @@ class Server:
         self._pulse = pulse or HealthSignal()
 
     def may_hold(self, known: bool) -> int:
-        """Most bytes of those who are known, or of strangers: neither crowd out the others."""
+        """Maximum bytes of authenticated or of other clients: neither can crowd out the others."""
         most = options().MAX_BUFFERED
         for_strangers = most // STRANGERS_SHARE
         return most - for_strangers if known else for_strangers
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The one place where we cross over to Django."""
+        """Run `function` in a thread; the only place where the event loop calls Django."""
 
         def call() -> Any:
             with borrowed(), bounded("An AGQ command"):
@@ -72,7 +72,7 @@ class Server:
         return await self.loop.run_in_executor(self._threads, call)
 
     def keep(self, work: Any) -> None:
-        """Have something done that nobody waits for."""
+        """Run work in the background."""
         task = self.loop.create_task(work)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
@@ -108,7 +108,7 @@ class Server:
         return f"{address[0]}:{address[1]}"
 
     async def end(self) -> None:
-        """Take no more, give back what was claimed for nobody, and close all connections."""
+        """Stop accepting, release jobs that were not delivered, and close all connections."""
         self.is_ending = True
         if self._listening is not None:
             self._listening.close()

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and which worker it speaks for."""
+"""The client at the other end of a connection, and the worker for which it acts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Revoked(Failed):
-    """The key of an open connection opens nothing any more: the connection ends."""
+    """The key of an open connection is no longer valid: the connection ends."""
 
     def __init__(self) -> None:
         super().__init__("NOAUTH This session key is not valid any more.")
@@ -33,7 +33,7 @@ class Revoked(Failed):
 def valid_worker_id(text: str) -> str:
     """
     Raises:
-        Failed: it is no worker id (AGQ §7.2).
+        Failed: it is not a worker id (AGQ §7.2).
     """
     if not WORKER_ID.fullmatch(text):
         raise Failed("ERR Invalid worker ID characters")
@@ -44,33 +44,33 @@ def valid_worker_id(text: str) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """What a connection has told us so far."""
+    """State of a connection, as far as the client has given it."""
 
     number: int
     address: str = ""
-    """Where the client is."""
+    """The client's address."""
     caller: Caller | None = None
     worker_id: str = ""
-    """The worker it speaks for, as its client calls it: that of its session key, or the one it
-    registered."""
+    """The worker for which it acts, by the client's name for it: that of its session key, or the
+    one it registered."""
     held_as: str = ""
-    """The name that worker is stored under, when it last asked for jobs."""
+    """The stored id of that worker, when it last asked for jobs."""
     key: str = field(default="", repr=False)
-    """Hash of the key it used; empty without one."""
+    """Digest of the key it used; empty without one."""
     resp: int = 2
     name: str = ""
     queues: tuple[str, ...] = ()
-    """The queues last pulled from, as they were written into the worker's row."""
+    """The queues of the last pull, as they were written to the worker's row."""
     failures: int = 0
 
     @property
     def project(self) -> str:
-        """The only project it sees; empty means all of them."""
+        """The only project that it can access; empty means all projects."""
         return self.caller.project if self.caller else ""
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Its project, and the worker that its client speaks for there."""
+        """Its project, and the worker within it for which the client acts."""
         return self.project, self.worker_id
 
     @property
@@ -98,19 +98,19 @@ class Session:
         refusals.note(problem, protocol=PROTOCOL.name, address=self.address, call=call)
 
     def forget(self) -> None:
-        """Be a stranger again."""
+        """Drop the authentication."""
         self.caller, self.key, self.worker_id = None, "", ""
 
     def reset(self) -> None:
-        """Be as a connection that was opened just now; wrong keys stay counted."""
+        """Return to the state of a new connection; failed logins remain counted."""
         self.forget()
         self.resp, self.name, self.queues = 2, "", ()
 
     def look_again(self) -> None:
-        """Ask what the key is now: it costs no query while the answer is remembered.
+        """Check the key again; costs no query while it is cached.
 
         Raises:
-            Revoked: it opens nothing any more.
+            Revoked: it is no longer valid.
         """
         if not self.key:
             return
@@ -121,11 +121,11 @@ class Session:
             raise Revoked from None
 
     def entitle(self, command: Command | None) -> Caller:
-        """Return who asks.
+        """Return the caller.
 
         Raises:
-            Failed: no key, and one is needed.
-            PermissionDenied: the key was not made for this.
+            Failed: there is no key, and one is required.
+            PermissionDenied: the key does not permit the command.
         """
         caller = self.caller
         if caller is None:
@@ -137,15 +137,15 @@ class Session:
 
     @property
     def speaker(self) -> Caller:
-        """Who asks, of a command that it may use."""
+        """The caller of a command that has been permitted."""
         return self.caller or ANYBODY
 
     def speak_for(self, worker_id: str) -> str:
-        """Return the name that the worker it speaks for is stored under, when it names one.
+        """Return the stored id of the worker for which it acts, given the name in a command.
 
         Raises:
-            Failed: the session is another worker's.
-            PermissionDenied: the worker does not carry the key's label.
+            Failed: the session belongs to another worker.
+            PermissionDenied: the worker does not have the key's label.
         """
         speaker = self._named(worker_id)
         return admission.admit(self.speaker, speaker) or speaker
@@ -153,10 +153,10 @@ class Session:
     def arrive_as(
         self, worker_id: str, labels: Collection[str], act: Callable[[str], Result]
     ) -> Result:
-        """Register: `act` gets that name; see `admission.as_worker`.
+        """Register: `act` gets the stored id; see `admission.as_worker`.
 
         Args:
-            labels: those the worker gives itself.
+            labels: those that the worker declares.
 
         Raises:
             Failed, PermissionDenied: as above.
@@ -171,11 +171,11 @@ class Session:
             raise Failed(f"ERR This session key belongs to worker {bound}") from None
 
     def worker(self) -> str:
-        """The name that the worker it speaks for is stored under.
+        """The stored id of the worker for which it acts.
 
         Raises:
-            Failed: none so far.
-            PermissionDenied: it does not carry the key's label.
+            Failed: it has not named one.
+            PermissionDenied: the worker does not have the key's label.
         """
         if not self.worker_id:
             raise Failed("ERR Worker not registered: send WORKER.REGISTER first")

@@ -1,9 +1,9 @@
-"""MULTI … EXEC: commands that are put off, and then carried out in one go.
+"""MULTI … EXEC: commands that are queued, and then carried out in one go.
 
-What a transaction is here: its commands run one after the other, as if they had been sent then, and
-one answer carries all of theirs. A command that fails does not undo those before it (nor does it in
-Redis), and commands of other connections may come between. So there is nothing that WATCH could
-promise.
+The commands of a transaction run one after the other, as if they had been sent at EXEC, and one
+reply carries all of their results. A command that fails does not undo earlier ones (neither does
+it in Redis), and commands of other connections may run in between. So there is nothing that WATCH
+could guarantee.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ NO_WATCH = (
     "itself when the job has changed hands"
 )
 AT_ONCE = frozenset({"MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "QUIT", "RESET"})
-"""What is never put off."""
+"""Commands that are never queued."""
 WAITS = frozenset({"WORKER.VERIFY"})
-"""What only makes sense where it may wait for a worker."""
+"""Commands that only make sense if they may wait for a worker."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """What was said since MULTI."""
+    """Commands since MULTI."""
 
     limit: int
-    """Most bytes of all its commands."""
+    """Maximum size of all its commands, in bytes."""
     commands: list[list[bytes]] = field(default_factory=list)
     size: int = 0
     is_broken: bool = False
-    """A command was refused when it came: EXEC will refuse them all."""
+    """A command was refused when it was queued: EXEC will refuse all of them."""
 
     def add(self, command: list[bytes]) -> Status:
-        """Put a command off.
+        """Queue a command.
 
         Raises:
-            Failed: it is too much.
+            Failed: the transaction would be too large.
         """
         if self.is_broken:
             return QUEUED

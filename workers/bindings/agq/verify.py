@@ -1,7 +1,7 @@
-"""WORKER.VERIFY: ask a worker to prove what it says it can do (AGQ §7.3).
+"""WORKER.VERIFY: asks a worker to prove a declared capability (AGQ §7.3).
 
-The question travels as a job that needs the capability, so it reaches a worker the way all work
-does, on whichever connection and server process that worker happens to wait.
+The question is sent as a job that requires the capability, so it reaches the worker like any other
+job, on whichever connection and server process that worker is waiting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .resp import Failed, Status
 
 KIND = "agq.verify"
 PATIENCE = 10.0
-"""Seconds a worker has for its answer."""
+"""Seconds that a worker has to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Question:
 
 
 def ask(capability: str, challenge: dict[str, Any], worker_id: str, caller: Caller) -> Question:
-    """Put the question, to one of the workers that the caller may see.
+    """Send the question to one of the workers that the caller may see.
 
     Raises:
         Failed: no active worker could answer it.
@@ -66,7 +66,7 @@ def answer(question: Question) -> Status | None:
     """The worker's answer; None while there is none.
 
     Raises:
-        Failed: it could not.
+        Failed: the worker failed.
     """
     job = directory.job(question.job_id)
     if job is None or job.state not in TERMINAL:
@@ -80,8 +80,8 @@ def answer(question: Question) -> Status | None:
 
 
 def give_up(question: Question) -> Failed:
-    """Nobody answered in time: take the question back."""
-    # It may be answered in this very moment, too late.
+    """Give up on an answer, and cancel the question."""
+    # The answer may be arriving at this moment, too late.
     with contextlib.suppress(OJSError):
         engine.cancel(question.job_id, cancelled_by="WORKER.VERIFY")
     return Failed(f"ERR no worker answered within {PATIENCE:g} s")

@@ -16,8 +16,8 @@ class Options:
     ENABLED: bool = option(False, "Serve the Zeridion Flare protocol under `/flare/v1`.")
     MINIMUM_GRACE: timedelta = duration(
         60,
-        "Shortest silence after a job's heartbeat before the job is taken for stuck; beyond it "
-        "two thirds of the job's `timeout_seconds` count.",
+        "Minimum silence after a job's heartbeat before the job counts as stuck; if longer, two "
+        "thirds of the job's `timeout_seconds`.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who may use Flare: rows of the table in `jobs.access`."""
+"""Permissions for Flare: rows of the table in `jobs.access`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Cron expressions as the Cronos library reads them, in the words of every other schedule.
+"""Translates cron expressions of the Cronos library to the syntax of every other schedule.
 
-Flare's document names Cronos for the grammar. What only Cronos knows is written differently
-here; what it shares with cron passes through untouched.
+Flare's document specifies Cronos for the grammar. Syntax that only Cronos has is rewritten;
+what it shares with cron is passed through unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jobs.spec.schedules import BOTH, InvalidSchedule
 MACROS = {"@every_second": "* * * * * *", "@every_minute": "* * * * *"}
 DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
-# Of each field, counted from the last: its lowest and highest number, and its names.
+# Of each field, from the last: its lowest and highest number, and its names.
 FIELDS: tuple[tuple[int, int, list[str]], ...] = (
     (0, 6, DAYS),
     (1, 12, ["", *MONTHS]),
@@ -31,14 +31,14 @@ JITTER = re.compile(r"H(/[0-9]+)?", re.IGNORECASE)
 
 
 def translated(expression: str) -> str:
-    """Return the expression in the words of `jobs.spec.schedules`.
+    """Return the expression in the syntax of `jobs.spec.schedules`.
 
-    `?` is `*`; `22-6` goes round midnight (or New Year, or the weekend); `FRIL` is the last Friday;
-    a day of the month *and* a day of the week must both match; and there are the macros
-    @every_second and @every_minute. What is no expression at all is returned as it came.
+    `?` is `*`; `22-6` wraps around midnight (or New Year, or the weekend); `FRIL` is the last
+    Friday; a day of the month *and* a day of the week must both match; and there are the macros
+    @every_second and @every_minute. Anything that is not an expression is returned unchanged.
 
     Raises:
-        InvalidSchedule: it leaves a field to chance (`H`), for which Cronos needs a seed.
+        InvalidSchedule: a field is random (`H`), for which Cronos requires a seed.
     """
     found = MACROS.get(expression.strip().lower())
     if found is not None:
@@ -68,12 +68,12 @@ def _part(part: str, lowest: int, highest: int, names: list[str]) -> str:
 
 
 def _forwards(part: str, lowest: int, highest: int, names: list[str]) -> str:
-    """A range that ends before it begins goes round: `22-1` is `22,23,0,1`."""
+    """A range that ends before it begins wraps around: `22-1` is `22,23,0,1`."""
     found = RANGE.fullmatch(part)
     if found is None:
         return part
     first, last = (_number(word, names) for word in found.group(1, 2))
-    # Sunday has two numbers, and only the first is gone round to.
+    # Sunday has two numbers, of which a range may only wrap around to the first.
     furthest = highest + (names is DAYS)
     if first is None or last is None or not lowest <= last < first <= furthest:
         return part

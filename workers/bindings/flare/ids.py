@@ -1,4 +1,4 @@
-"""Job ids on the Flare wire: `job_` and a ULID, which is the job's UUID in Crockford's base 32."""
+"""Job ids in Flare: `job_` and a ULID, which is the job's UUID in Crockford's base 32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(job_id: UUID) -> str:
 
 
 def read(text: str) -> UUID:
-    """Return the job that `text` names, the way Flare or OJS spells it.
+    """Return the job that `text` names, in the spelling of Flare or OJS.
 
     Raises:
         JobNotFound: this cannot be the id of a job.

@@ -1,4 +1,4 @@
-"""What is answered over Flare: its words for our states, its form of a job."""
+"""Flare's responses: its names for states, its form of a job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seconds(period: timedelta) -> int:
 
 
 def payload(args: Any) -> dict[str, Any]:
-    """A job's arguments as the one object Flare knows: enqueued over Flare, they are just that."""
+    """A job's arguments as the single object of Flare; a job enqueued over Flare has just that."""
     known: Any = orjson.loads(orjson.dumps(args)) if isinstance(args, orjson.Fragment) else args
     if len(known) == 1 and type(known[0]) is dict:
         only: dict[str, Any] = known[0]
@@ -72,7 +72,7 @@ def status(job: Any) -> str:
 
 
 def job(job: Any, *, progress: float | None = None, error: Any = None) -> dict[str, Any]:
-    """Everything about a job, as `GET /flare/v1/jobs/{id}` tells it."""
+    """Everything about a job, as in `GET /flare/v1/jobs/{id}`."""
     timeout = job.timeout or job.visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     times = {
         name: moment and wire_time(moment)

@@ -1,4 +1,4 @@
-"""What may come in over Flare: validation only. Flare has one code for it, `invalid_request`."""
+"""Validates Flare's requests. Flare has a single code for errors, `invalid_request`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from . import PROTOCOL, cronos, ids
 
 LONGEST_WORKER_ID = 100
 MOST_NAMES = 1_000
-"""Queues, job types or schedules in one request."""
+"""Maximum number of queues, job types or schedules in one request."""
 LONGEST_TEXT = 2**20
 MOST_TYPE = 140
-"""Characters of a scheduled type, which is part of the name of its schedule."""
+"""Maximum length of a scheduled type, which is part of the name of its schedule."""
 
 
 class Names(Texts):
-    """Names, each once and in order."""
+    """Names in order, without repetition."""
 
     def __init__(self, about: str = "", **words: Any) -> None:
         sentence = "The '{name}' field must hold {least} to {most} names."
@@ -75,7 +75,7 @@ class Serving(Worker):
 
 
 class Running(Members):
-    """What both a job and a schedule of jobs may say of how they run."""
+    """Execution options of both jobs and schedules of jobs."""
 
     queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
     max_attempts = Integer(least=1, most=MAX_ATTEMPTS)
@@ -120,7 +120,7 @@ class Ack(OfJob):
 
 
 class Share(Member[float | None]):
-    """A number; one outside [0, 1] says nothing."""
+    """A number; one outside [0, 1] counts as absent."""
 
     def check(self, value: Any, place: str) -> float | None:
         if type(value) not in (int, float):
@@ -143,14 +143,14 @@ class JobRequest(Running):
     payload = Object()
     priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
     scheduled_at = Moment()
-    parent_id = Text("It waits until that job has succeeded.")
+    parent_id = Text("The job waits until that job has succeeded.")
     tags = Texts()
 
 
 def worker_id(body: Document, caller: Caller) -> str:
     """
     Raises:
-        PermissionDenied: the key speaks for another worker only.
+        PermissionDenied: the key is bound to another worker.
     """
     given = Worker.worker_id.read(body)
     return admission.speak_for(caller, given) or given
@@ -162,7 +162,7 @@ def queues(body: Document) -> list[str]:
 
 
 def job_types(body: Document) -> list[str] | None:
-    """The types a worker asks for; None if it does not say."""
+    """The types that a worker asks for; None if it does not list any."""
     return Poll.job_types.read(body)
 
 
@@ -179,7 +179,7 @@ def registration(body: Document, caller: Caller) -> Description:
 
 def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
-    for a project's, whose types are its own affair.
+    for a project, which has its own types.
     """
     items = Registration.recurring_schedules.read(body) or []
     found: list[NewCronJob] = []
@@ -190,7 +190,7 @@ def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
             raise wrong_type(place, "object", item)
         with fields.inside(place, aloud=True):
             schedule = _schedule(item, caller.project)
-            # The name is the type's alone, so the second would replace the first in silence.
+            # The name contains only the type, so the second would silently replace the first.
             if schedule.name in places:
                 raise refuse(
                     "job_type",
@@ -227,7 +227,7 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         expression=expression,
         timezone=zone,
         template={"type": kind, "args": [{}], "options": options},
-        # Flare has no word for it: one that an operator disabled stays so, whoever registers.
+        # Flare has no such member: one that an operator disabled stays disabled.
         enabled=None,
         project=project,
     )
@@ -268,7 +268,7 @@ def _failure(error: Document, sender: str) -> Failure:
 
 
 def progress(body: Document) -> float | None:
-    """The progress a worker reports; None for one outside [0, 1], which is ignored."""
+    """The progress that a worker reports; None for one outside [0, 1], which is ignored."""
     return Heartbeat.progress.read(body)
 
 

@@ -1,4 +1,4 @@
-"""The URLs of Flare. Where it is not switched on they match nothing, so a site may have its own."""
+"""URLs of Flare. If it is not enabled they match nothing, so a site may use the paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _endpoint(
 ) -> switched.Switched:
     """
     Args:
-        hot: its one action is a hot verb, of the same name.
+        hot: its only action is a hot verb, of the same name.
     """
 
     def load() -> Any:

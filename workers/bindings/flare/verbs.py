@@ -1,4 +1,4 @@
-"""The hot verbs of Flare: poll, ack and heartbeat of workers, and enqueue."""
+"""The hot verbs of Flare: poll, ack, heartbeat and enqueue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workers.protocol import Completion, Description
 from . import PROTOCOL, ids, options, replies, requests
 
 SHARE = 2 / 3
-"""Of a job's `timeout_seconds`: the silence allowed after a heartbeat."""
+"""Share of a job's `timeout_seconds` that is the allowed silence after a heartbeat."""
 
 
 def poll(request: VerbRequest) -> VerbResponse:
-    """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
+    """Claim jobs; an empty array is a normal response, and all that a quiet worker gets."""
     body, caller = request.read(), request.caller
     worker_id = requests.worker_id(body, caller)
     queues = requests.queues(body)
@@ -33,9 +33,9 @@ def poll(request: VerbRequest) -> VerbResponse:
         queues,
         worker_id=name,
         count=capacity,
-        # A worker that says nothing here runs what it registered for.
+        # Without types, a worker gets those it registered for.
         types=liveness.types_of(name) if types is None else types,
-        discover=False,  # it has been, just now
+        discover=False,  # it was discovered just now
         project=caller.project,
     )
     periods = {}
@@ -46,7 +46,7 @@ def poll(request: VerbRequest) -> VerbResponse:
 
 
 def ack(request: VerbRequest) -> VerbResponse:
-    """Settle a job. A continuation that success sets free is counted in the answer."""
+    """Settle a job. The response counts continuations that were released by its success."""
     body, caller = request.read(), request.caller
     worker_id = requests.worker_id(body, caller)
     asked = requests.outcome(body, worker_id)
@@ -95,7 +95,7 @@ def create(request: VerbRequest) -> VerbResponse:
     else:
         projects.find(parent, project)
         engine.enqueue_after([asked], {asked.id: [parent]}, pass_results=False)
-        # Its parent may have ended before.
+        # Its parent may have ended already.
         job = projects.find(asked.id, project)
     response = VerbResponse(replies.job(job), status=201)
     response["Location"] = f"{request.path.rstrip('/')}/{ids.write(job.id)}"
@@ -107,15 +107,15 @@ def _description(caller: Caller, **members: Any) -> Description:
 
 
 def _admit(caller: Caller, worker_id: str) -> str:
-    """The name the worker is stored under."""
+    """The stored id of the worker."""
     return admission.admit(caller, worker_id) or worker_id
 
 
 def _seen(caller: Caller, worker_id: str, description: Description, name: str | None = None) -> str:
-    """Record a sign of life; return the name the worker is stored under.
+    """Record a sign of life; return the stored id of the worker.
 
     Args:
-        name: that name, where it is known already.
+        name: that id, if it is known already.
     """
 
     def act(name: str) -> str:

@@ -28,7 +28,7 @@ from workers.access import admission
 
 from . import PROTOCOL, ids, replies, requests, verbs
 
-# Everything else keeps the status and code it has on OJS HTTP.
+# All other errors keep their status and code from OJS HTTP.
 WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
     (JobNotFound, 404, "job_not_found"),
     (Conflict, 409, "invalid_state"),
@@ -38,7 +38,7 @@ WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
 
 
 def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int, dict[str, Any]]:
-    """Return the status and the error of an answer; `identifier` is that of the request."""
+    """Return the status and the error of a response; `identifier` is that of the request."""
     status, code = next(
         ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
         (errors.status_of(problem), problem.code),
@@ -50,7 +50,7 @@ def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int
 
 
 def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """Call the job that an error is about what the worker calls it, so that its log agrees."""
+    """Use the worker's id of the job that an error is about, so that its log agrees."""
     details = dict(document.get("details") or {})
     for name in ("job_id", "resource_id"):
         job_id = parse_uuid(str(details.get(name, "")))
@@ -65,12 +65,12 @@ class FlareAuthentication(ApiKeyAuthentication):
 
 
 class FlareViewSet(base.OJSViewSet):
-    """What the endpoints under `/flare/v1` share."""
+    """Base of the endpoints under `/flare/v1`."""
 
     binding = PROTOCOL.named_in_table
     authentication_classes = [FlareAuthentication]
     renderer_classes = [PlainJSONRenderer]
-    # The version of OJS that a client speaks is no matter here.
+    # The client's OJS version does not matter here.
     versioning_class = None
     http_method_names = ["get", "head", "post"]
 
@@ -134,7 +134,7 @@ class JobViewSet(FlareViewSet):
         return self._answer(job)
 
     def cancel(self, request: Request, job_id: str) -> Response:
-        """Cancel a job that has not finished; its worker hears it at its next heartbeat."""
+        """Cancel a job that has not finished; its worker is notified with its next heartbeat."""
         change = engine.cancel(ids.read(job_id), cancelled_by=self.caller.name)
         return self._answer(change.job)
 

@@ -13,7 +13,7 @@ PROTOCOL = WorkerProtocol(
     http=HTTP(
         path="ojs/v1",
         urls="workers.bindings.ojs.urls",
-        # It is the manifest's own: `base_url`.
+        # It is the manifest's own `base_url`.
         in_manifest=False,
         operations="workers.openapi.operations.workers",
     ),

@@ -1,4 +1,4 @@
-"""Who may use the endpoints of workers over OJS HTTP: rows of the table in `jobs.access`."""
+"""Permissions for the worker endpoints of OJS HTTP: rows of the table in `jobs.access`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobs.access import Binding, Command, OfProject, OfWorker, Scope
 PRODUCE, WORK, OBSERVE = (Scope.PRODUCE,), (Scope.WORK,), (Scope.OBSERVE,)
 OWN, SHARED, NOTHING = OfProject.OWN, OfProject.SHARED, OfProject.NOTHING
 SELF, HELD = OfWorker.SELF, OfWorker.HELD
-LATE = "A report on a job that another worker holds is ignored, as a late one is."
+LATE = "A report on a job that another worker holds is ignored, like a late one."
 
 command = partial(Command, Binding.OJS)
 

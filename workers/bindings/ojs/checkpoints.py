@@ -1,4 +1,4 @@
-"""Checkpoints over HTTP (OJS durable execution §7); saved by POST, and by PUT as clients do."""
+"""Checkpoints over HTTP (OJS durable execution §7); saved by POST, or by PUT, which clients use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CheckpointViewSet(WorkerViewSet):
     resource = "checkpoint"
 
     def save(self, request: Request, job_id: str) -> Response:
-        """Keep a state for the job's next attempt (§4.1)."""
+        """Store a state for the job's next attempt (§4.1)."""
         body = self.read()
         state = requests.Checkpoint.state.read(body)
         sender = requests.settling_worker_id(body, self.caller)
@@ -47,7 +47,7 @@ class CheckpointViewSet(WorkerViewSet):
         return Response(_reply(found, kept.sequence, kept.saved_at, state=kept.state))
 
     def destroy(self, request: Request, job_id: str) -> Response:
-        """Forget it (§4.4); twice is no error."""
+        """Delete it (§4.4); deleting it again is not an error."""
         found = parse_id(job_id)
         engine.clear_checkpoint(found, worker_id=self._holder(found))
         return Response({"deleted": True, "job_id": str(found)})
@@ -57,7 +57,7 @@ class CheckpointViewSet(WorkerViewSet):
 
 
 def _reply(job_id: UUID, sequence: int, at: Any, **more: Any) -> dict[str, Any]:
-    """The document wraps the members, the conformance cases read them at the top: both."""
+    """The document nests the members, the conformance cases read them at the top: both."""
     members = {
         "job_id": str(job_id),
         "sequence": sequence,

@@ -1,4 +1,4 @@
-"""The API's own description: the OpenAPI document, and a page for people."""
+"""Documentation of the API: the OpenAPI document, and pages to read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PREFIX = "/ojs/v1/openapi.json"
 
 
 def _mounted(request: HttpRequest) -> str:
-    """Where the site put us: empty, or a prefix of the paths in the document."""
+    """Prefix under which the site includes the URLs; empty if there is none."""
     return request.path.removesuffix(PREFIX).removesuffix("/ojs/v1/docs")
 
 
@@ -44,16 +44,16 @@ def _mounted(request: HttpRequest) -> str:
 @require_safe
 @gzip_page
 def openapi_json(request: HttpRequest) -> HttpResponse:
-    """The OpenAPI document, for tools; the same for everybody."""
+    """The OpenAPI document, for tools; the same for every caller."""
     document = openapi.current() | {"servers": [{"url": _mounted(request) or "/"}]}
     response = HttpResponse(dumps(document), content_type="application/json")
-    # Tools that run in a browser on another site may read it: it tells nothing of this one.
+    # Tools in a browser on another site may read it: it contains nothing about this site.
     response["Access-Control-Allow-Origin"] = "*"
     return response
 
 
 FORMS = "forms"
-"""Value of `tag` for the page of everything that is sent or answered."""
+"""Value of `tag` for the page of all schemas."""
 
 
 @dressed

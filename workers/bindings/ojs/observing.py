@@ -1,4 +1,4 @@
-"""What machines watch: metrics for Prometheus, a number for autoscalers, readiness."""
+"""Monitoring: metrics for Prometheus, a number for autoscalers, readiness."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MetricsViewSet(OJSViewSet):
     resource = "metrics"
 
     def retrieve(self, request: Request) -> HttpResponse:
-        """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
+        """All metrics in Prometheus' text format, or in OpenMetrics if the client accepts it."""
         if not ojs_settings.METRICS:
             raise NotFound(
                 "Metrics are switched off on this server.",
@@ -49,7 +49,7 @@ class AutoscalingViewSet(OJSViewSet):
     queries = {"retrieve": AutoscalingQuery}
 
     def retrieve(self, request: Request) -> Response:
-        """How many workers the queues named by `queues` want, together and each."""
+        """How many workers the queues named by `queues` need, together and each."""
         named = request.query_params.get("queues", "")
         queues = [name for name in named.split(",") if name]
         if not 1 <= len(queues) <= MOST_QUEUES:
@@ -84,7 +84,7 @@ def _document(demand: autoscaling.Demand) -> dict[str, Any]:
 class ReadinessViewSet(OJSViewSet):
     """`/ojs/v1/ready`: whether requests can be served (observability §10).
 
-    The stand-alone project answers at `/ready`, too.
+    The stand-alone project also responds at `/ready`.
     """
 
     resource = "readiness"

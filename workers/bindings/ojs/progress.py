@@ -1,4 +1,4 @@
-"""Progress over OJS HTTP: workers report it, everybody may ask (OJS progress §10)."""
+"""Progress over OJS HTTP: workers report it, clients read it (OJS progress §10)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .views import WorkerViewSet
 
 ACTIVE = "active"
 DATA = 64 * 1024
-"""Bytes of JSON; the document recommends 4 KB (§5.2)."""
+"""Maximum size in bytes of JSON; the document recommends 4 KB (§5.2)."""
 
 
 class ProgressViewSet(WorkerViewSet):
@@ -44,22 +44,22 @@ class ProgressViewSet(WorkerViewSet):
     resource = "progress"
 
     def retrieve(self, request: Request, job_id: str) -> Response:
-        """How far a job is; null where nobody said (§7.1)."""
+        """A job's progress; null if none was reported (§7.1)."""
         return _answer(engine.progress_of(parse_id(job_id)))
 
     def stream(self, request: Request, job_id: str) -> StreamingHttpResponse:
         """Server-sent events: each report, and the job's end (§7.2).
 
-        After `MAX_WAIT` the stream ends, job or not: an `EventSource` comes back by itself.
+        The stream ends after `MAX_WAIT` even if the job has not: an `EventSource` reconnects.
         """
         identifier = parse_id(job_id)
-        engine.progress_of(identifier)  # refused before the stream has begun
+        engine.progress_of(identifier)  # refused before the stream begins
         if isinstance(request._request, ASGIRequest):
-            raise NeedsEventLoop()  # Django would keep the whole stream, and send it at its end
+            raise NeedsEventLoop()  # Django would buffer the whole stream
         return StreamingHttpResponse(_events(identifier), headers=STREAM_HEADERS)
 
     def report(self, request: Request, job_id: str | None = None) -> Response:
-        """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
+        """PROGRESS (§6.1); the public SDKs send `percentage`."""
         body = self.read(required=True)
         identifier = ReportOfJob.job_id.read(body) if job_id is None else parse_id(job_id)
         worker_id = requests.worker_id(body, self.caller)
@@ -85,23 +85,23 @@ class ProgressViewSet(WorkerViewSet):
             attempt=attempt,
         )
         if checkpoint is not None and progress.state == ACTIVE:
-            # From a worker that has lost the job it is ignored, as the report is (§6.4).
+            # From a worker that has lost the job it is ignored, like the report (§6.4).
             with contextlib.suppress(Conflict):
                 engine.save_checkpoint(identifier, checkpoint, worker_id=name, attempt=attempt)
         return _answer(progress)
 
 
 ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled"}
-"""State → the event that tells it (§7.2)."""
+"""State → the event that reports it (§7.2)."""
 
 
 RETRY = b"retry: 1000\n\n"
 
 
 def stream(request: VerbRequest, job_id: str) -> VerbResponse:
-    """The stream where an event loop writes it."""
+    """The stream, written by an event loop."""
     identifier = parse_id(job_id)
-    engine.progress_of(identifier)  # refused before the stream has begun
+    engine.progress_of(identifier)  # refused before the stream begins
     response = VerbResponse(None, stream=partial(_events_on_loop, identifier))
     response.headers |= STREAM_HEADERS
     return response
@@ -135,14 +135,14 @@ def _events(job_id: UUID) -> Iterator[bytes]:
 
 
 class News:
-    """What a stream has to say of each look at its job."""
+    """Computes the next event from each query of the job."""
 
     def __init__(self) -> None:
         self.is_over = False
         self._known: engine.ProgressState | None = None
 
     def of(self, progress: engine.ProgressState | None) -> bytes:
-        """The event for the job as it is now; nothing if there is none."""
+        """The event for the job's current state; empty if nothing has changed."""
         self.is_over = progress is None or progress.state in ENDS
         if progress is None:
             return b""

@@ -1,4 +1,4 @@
-"""What workers are answered over OJS HTTP (OJS HTTP §10, worker protocol §3.3, §4.4)."""
+"""Responses to workers over OJS HTTP (OJS HTTP §10, worker protocol §3.3, §4.4)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from workers.lifecycle import WorkerState
 from workers.protocol import Outcome, Reply
 
 COMPLETED = State.COMPLETED.value
-# What one statement settles has one time.
+# Everything that one statement settles has the same time.
 _moment = lru_cache(maxsize=16)(format_timestamp)
 
 
 def seconds(value: timedelta) -> float:
-    """A whole number wherever it is one: typed clients read an integer."""
+    """A whole number if possible: typed clients read an integer."""
     total = value.total_seconds()
     return int(total) if total.is_integer() else total
 
@@ -108,7 +108,7 @@ def about_one(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def each(outcomes: list[Outcome], render: Any, request_id: str) -> list[dict[str, Any]]:
-    """One answer for each outcome of a list, in order; a refused one has its own status."""
+    """One entry for each outcome of a list, in order; a refused one has its own status."""
     return [
         {"status": 200, **render(outcome)}
         if outcome.error is None

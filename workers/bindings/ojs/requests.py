@@ -1,4 +1,4 @@
-"""What workers may send over OJS HTTP, in every dialect: validation only (OJS HTTP §10)."""
+"""Validates what workers send over OJS HTTP, in every dialect (OJS HTTP §10)."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ REPORTED = {
     "running": WorkerState.RUNNING,
     "quiet": WorkerState.QUIET,
     "terminate": WorkerState.TERMINATE,
-    # The graceful shutdown extension's word.
+    # The name in the graceful shutdown extension.
     "drain": WorkerState.QUIET,
 }
 LARGEST_PID = 2**32
 MOST_HANDLERS = 10_000
 MOST_QUEUES = 100
-"""In one question of an autoscaler."""
+"""Maximum number of queues in one request of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
 LONGEST_TRACE = LONGEST_MESSAGE = 2**20
 A_QUEUE: dict[str, Any] = {
@@ -73,7 +73,7 @@ class Handler(Members):
 
 
 class About(Members):
-    """What a worker says of itself."""
+    """A worker's description of itself."""
 
     hostname = Text()
     pid = Integer(most=LARGEST_PID)
@@ -82,8 +82,8 @@ class About(Members):
     labels = Texts()
     started_at = Moment()
     handlers = Array(
-        "Which versions of a job type it takes (OJS job versioning §8.1); of types that are not "
-        "named, any.",
+        "The versions of job types that it accepts (OJS job versioning §8.1); any version of types "
+        "that are not listed.",
         of=Handler,
         most=MOST_HANDLERS,
         sentence="At most {most} handlers may be named.",
@@ -91,17 +91,17 @@ class About(Members):
 
 
 class Named(Members, needs=("worker_id",)):
-    worker_id = WorkerId("Ids are the worker's own choice.", schema={"minLength": 1})
+    worker_id = WorkerId("Chosen by the worker.", schema={"minLength": 1})
 
 
 class Registration(Named, About, needs=("hostname", "pid", "queues", "concurrency")):
-    """Everything of §3.1 but labels and start must be there."""
+    """All members of §3.1 are required except labels and start time."""
 
     queues = QueueNames(**A_QUEUE)
 
 
 class ActiveJobs(Member[list[str] | None]):
-    """Their number in one document, the list itself in the other."""
+    """A number in one document, the list itself in the other."""
 
     number = Integer()
     ids = Texts()
@@ -126,9 +126,9 @@ class Heartbeat(Named, About, needs=("worker_id",)):
 
 
 class Settling(Members):
-    """What may be said of an outcome whose job is known."""
+    """Members of an outcome whose job is known."""
 
-    worker_id = WorkerId("Who sends this.")
+    worker_id = WorkerId("The sender.")
     attempt = Integer(
         "Fences against an older attempt of the same worker.", least=1, most=MOST_ATTEMPTS
     )
@@ -139,7 +139,7 @@ class JobAck(Settling):
 
 
 class Trace(Member[list[str] | None]):
-    """The lines of a backtrace, or all of it as one text."""
+    """A backtrace, as a list of lines or one text."""
 
     lines = Texts(longest=LONGEST_TRACE)
 
@@ -151,11 +151,11 @@ class Trace(Member[list[str] | None]):
 
 
 class ErrorMembers(Members, needs=("message",), either=("type", "code")):
-    # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
+    # HTTP §10.3 requires `code`, core §8.1 `type`; both require `message`.
     type = Text()
     code = Text()
     message = Text(longest=LONGEST_MESSAGE)
-    retryable = Boolean("`false` ends the job whatever its policy says.")
+    retryable = Boolean("`false` makes the failure final, whatever the job's policy is.")
     details = Object()
     backtrace = Trace()
     stack_trace = Trace(hidden=True)
@@ -167,7 +167,7 @@ class JobNack(Settling):
         "What went wrong: an object, or a text.",
         schema={"oneOf": [ErrorMembers.json_schema(), {"type": "string"}]},
     )
-    requeue = Boolean("Give it back unfinished; `error` may be left out then.").default(False)
+    requeue = Boolean("Return the job unfinished; `error` is then optional.").default(False)
     retry_in = Period()
 
 
@@ -189,7 +189,7 @@ class Outcomes(Objects):
 
 
 class Acks(JobAck, either=("job_id", "acks")):
-    """One, or a list of them."""
+    """One outcome, or a list of them."""
 
     job_id = optional(Ack.job_id)
     acks = Outcomes(of=Ack)
@@ -230,7 +230,7 @@ class Fetch(Members):
     queues = WeightedQueues().required()
     strategy = Choice(
         words("strict", "weighted"),
-        "How it looks into its queues (OJS priority §7).",
+        "The order in which its queues are searched (OJS priority §7).",
         sentence="'{name}' must be one of {choices}.",
     ).default("strict")
     worker_id = Settling.worker_id
@@ -239,7 +239,7 @@ class Fetch(Members):
     batch_size = Integer(least=1, most=2**31, hidden=True)
     max_jobs = Integer(least=1, most=2**31, hidden=True)
     types = Texts("Only jobs of these types.")
-    wait_ms = Integer("Wait so long for a job.").default(0)
+    wait_ms = Integer("How long to wait for a job.").default(0)
     visibility_timeout = Heartbeat.visibility_timeout
     acks = Acks.acks
     nacks = Nacks.nacks
@@ -250,10 +250,10 @@ class Checkpoint(Settling):
 
 
 class Measure(Member[float | None]):
-    """How far a job is.
+    """The progress of a job.
 
     Args:
-        whole: what is all of it.
+        whole: the value at completion.
     """
 
     def __init__(self, about: str, *, whole: float) -> None:
@@ -274,13 +274,13 @@ class Measure(Member[float | None]):
 class ReportProgress(Settling):
     progress = Measure("0 to 1.", whole=1)
     percentage = Measure("0 to 100, for older clients.", whole=100)
-    checkpoint = Object("What the next attempt needs to go on from here.")
+    checkpoint = Object("What the next attempt needs to continue from here.")
     message = Text(longest=10_000)
-    data = Object("64 KB of JSON at most.")
+    data = Object("At most 64 KB of JSON.")
 
 
 class AutoscalingQuery(Members):
-    queues = Word(f"Names, separated by commas; {MOST_QUEUES} at most.").required()
+    queues = Word(f"At most {MOST_QUEUES} names, separated by commas.").required()
 
 
 class ReportOfJob(ReportProgress):
@@ -288,10 +288,10 @@ class ReportOfJob(ReportProgress):
 
 
 def worker_id(body: Document, caller: Caller) -> str | None:
-    """Who speaks: the body's `worker_id`, else the one the key is bound to; None if neither.
+    """The sender: the body's `worker_id`, else the one the key is bound to; None if neither.
 
     Raises:
-        PermissionDenied: the key speaks for another worker only.
+        PermissionDenied: the key is bound to another worker.
     """
     return admission.speak_for(caller, Settling.worker_id.read(body))
 
@@ -304,7 +304,7 @@ def required_worker_id(body: Document, caller: Caller) -> str:
 
 
 def settling_worker_id(body: Document, caller: Caller) -> str | None:
-    """Who settles a job; asked for only where `REQUIRE_WORKER_ID` says so (§5.6)."""
+    """The sender of an outcome; required only with `REQUIRE_WORKER_ID` (§5.6)."""
     found = worker_id(body, caller)
     if found is None and ojs_settings.REQUIRE_WORKER_ID:
         raise missing("worker_id")
@@ -312,7 +312,7 @@ def settling_worker_id(body: Document, caller: Caller) -> str | None:
 
 
 def agent(meta: Meta) -> str:
-    """What a worker's program calls itself, kept as the version of the worker."""
+    """The name of the worker's program, recorded as the version of the worker."""
     found: str = meta.get("HTTP_USER_AGENT", "")
     return found
 
@@ -333,7 +333,7 @@ def description(body: Document, caller: Caller, version: str) -> Description:
 
 
 def job_versions(body: Document) -> dict[str, list[int | None]] | None:
-    """What `handlers` says of versions: those a worker takes, by job type (OJS versioning §8.1)."""
+    """Versions in `handlers`: those that a worker accepts, by job type (OJS versioning §8.1)."""
     given = About.handlers.read(body)
     if given is None:
         return None
@@ -370,7 +370,7 @@ def reported_state(body: Document) -> WorkerState | None:
 
 
 def active_job_ids(body: Document) -> list[str] | None:
-    """The jobs a worker says it runs: ids, however it spells the list (§4.2, HTTP §10.4)."""
+    """The jobs that a worker reports: ids, in either form of the list (§4.2, HTTP §10.4)."""
     ids = Heartbeat.active_job_ids.read(body)
     listed = Heartbeat.active_jobs.read(body)
     if ids is not None:
@@ -386,23 +386,23 @@ def requested_extension(body: Document) -> timedelta | None:
 
 
 def queues(body: Document) -> list[str]:
-    """The queues to fetch from, in the order to look into them (§6.3).
+    """The queues to fetch from, in the order in which they are searched (§6.3).
 
-    With the strategy `weighted` that order is drawn anew for each fetch: a queue of weight 5 is
-    looked into first five times as often as one of weight 1, and every one has its turn
-    (OJS priority §7.2).
+    With the strategy `weighted` the order is drawn at random for each fetch: a queue of weight 5
+    comes first five times as often as one of weight 1, and every queue gets its turn (OJS priority
+    §7.2).
     """
     strategy = Fetch.strategy.read(body)
     weights = Fetch.queues.read(body)
     if strategy == "strict":
         return list(weights)
-    # The largest of u ** (1 / weight) is the queue's in proportion to its weight.
+    # The largest u ** (1 / weight) belongs to each queue in proportion to its weight.
     drawn = {name: random.random() ** (1 / weight) for name, weight in weights.items()}
     return sorted(weights, key=lambda name: drawn[name], reverse=True)
 
 
 def count(body: Document) -> int:
-    """How many jobs to fetch: `count`, or what other clients call it."""
+    """How many jobs to fetch: `count`, or its name in other clients."""
     for member in (Fetch.count, Fetch.batch_size, Fetch.max_jobs):
         found = member.read(body)
         if found is not None:
@@ -411,13 +411,13 @@ def count(body: Document) -> int:
 
 
 def wait(body: Document) -> float:
-    """Seconds a fetch may wait for work (`wait_ms`), at most `MAX_WAIT`."""
+    """Seconds that a fetch may wait for work (`wait_ms`), at most `MAX_WAIT`."""
     asked = Fetch.wait_ms.read(body) / 1000
     return min(asked, ojs_settings.MAX_WAIT.total_seconds())
 
 
 def several(body: Document, name: str) -> list[Document] | None:
-    """The outcomes of a list form, or None if there is no such list."""
+    """The outcomes in a list, or None if there is no such list."""
     items: list[Document] | None = LISTS[name].read(body)
     return items
 
@@ -440,7 +440,7 @@ def completions(
 
 
 def _plain_completion(item: Document, sender: str | None) -> Completion | None:
-    """What `completion` would read of one among a hundred; None where it must look closer."""
+    """The result of `completion` for a plain item of a long list; None if it needs validation."""
     job_id, attempt = parse_uuid(item.get("job_id")), item.get("attempt")
     if job_id is None or "worker_id" in item:
         return None
@@ -458,15 +458,15 @@ def failures(items: list[Document], name: str, caller: Caller, sender: str | Non
 
 
 def _signed(item: Document, sender: str | None) -> Document:
-    """One outcome of a list with who sends it: an empty `worker_id` is none, there too."""
+    """One outcome of a list with its sender: an empty `worker_id` counts as absent."""
     return item if item.get("worker_id") not in (None, "") else {**item, "worker_id": sender}
 
 
 def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
-    """What a request says of the job that its address names.
+    """Add the job that the URL names to the body.
 
     Raises:
-        InvalidRequest: it speaks of another one, or of several.
+        InvalidRequest: the body names another job, or several.
     """
     if body.get("job_id") is not None and Ack.job_id.read(body) != job:
         raise refuse("job_id", f"The address of the request names the job '{job}'.")
@@ -486,7 +486,7 @@ def completion(body: Document, caller: Caller) -> Completion:
 
 
 def failure(body: Document, caller: Caller) -> Failure:
-    """Read a FAIL: HTTP's `error.code`, core's `error.type`, or a plain string."""
+    """Read a FAIL: HTTP's `error.code`, core's `error.type`, or plain text."""
     found = Failure(
         Nack.job_id.read(body),
         worker_id=settling_worker_id(body, caller),

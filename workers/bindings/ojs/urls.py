@@ -1,4 +1,4 @@
-"""Both families of worker URLs, and those of the short document, for the same actions."""
+"""Worker URLs in both families, and those of the short document, for the same actions."""
 
 from django.urls import path
 
@@ -19,7 +19,7 @@ fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
 ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, batch=verbs.acks)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
-# The busiest come first.
+# The most frequent come first.
 urlpatterns = [
     path("ojs/v1/workers/fetch", fetch, name="fetch"),
     path("ojs/v1/workers/ack", ack, name="ack"),

@@ -19,7 +19,7 @@ from . import replies, requests
 
 
 class Outcomes(NamedTuple):
-    """What a request says of jobs that have ended; None where it has no such list."""
+    """The outcomes in a request, by list; None if it has no such list."""
 
     completions: list[protocol.Completion] | None
     failures: list[protocol.Failure] | None
@@ -54,7 +54,7 @@ def _heartbeat(request: VerbRequest) -> tuple[str, dict[str, Any]]:
 
 
 def heartbeats(given: Sequence[VerbRequest]) -> list[VerbResponse | Exception]:
-    """Heartbeats that came at the same time: most of them are written as one."""
+    """Heartbeats that arrived at the same time: most of them are written by one statement."""
     found: dict[int, VerbResponse | Exception] = {}
     together: dict[int, protocol.Heartbeat] = {}
     for index, request in enumerate(given):
@@ -75,7 +75,7 @@ def heartbeats(given: Sequence[VerbRequest]) -> list[VerbResponse | Exception]:
 
 
 def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
-    """FETCH: claim jobs; an empty list is a normal answer (§6.5).
+    """FETCH: claim jobs; an empty list is a normal response (§6.5).
 
     `acks` and `nacks` are settled first, so a busy worker needs one round trip.
     """
@@ -105,13 +105,13 @@ def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
 
     if jobs or not wait:
         return respond(jobs)
-    # Its sign of life was the request; by now the worker may be gone.
+    # The request was its sign of life; by now the worker may be gone.
     claim = partial(protocol.fetch, **asked, discover=False)
     return WaitingForWork(claim, respond, wait, asked)
 
 
 def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
-    """ACK: one job, or a list of them with an answer for each."""
+    """ACK: one job, or a list of them with a result for each."""
     body, caller = _settling(request, job_id), request.caller
     if body.get("acks") is not None:
         return _several(request, {"acks": body["acks"]}, requests.worker_id(body, caller))
@@ -124,7 +124,7 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
 
 
 def acks(given: Sequence[VerbRequest]) -> list[Any]:
-    """ACKs of one job each that came at the same time: settled as one request's list would be."""
+    """ACKs of one job each that arrived at the same time: settled like one request's list."""
     found: dict[int, Any] = {}
     together: dict[str, dict[UUID, tuple[int, protocol.Completion]]] = {}
     for index, request in enumerate(given):
@@ -155,7 +155,7 @@ def acks(given: Sequence[VerbRequest]) -> list[Any]:
 
 
 def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
-    """FAIL: one job, or a list of them with an answer for each."""
+    """FAIL: one job, or a list of them with a result for each."""
     body, caller = _settling(request, job_id), request.caller
     if body.get("nacks") is not None:
         return _several(request, {"nacks": body["nacks"]}, requests.worker_id(body, caller))
@@ -179,7 +179,7 @@ def _several(request: VerbRequest, body: dict[str, Any], sender: str | None) -> 
 
 
 def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) -> Outcomes:
-    """Read the outcomes a request carries: everything is checked before anything is done."""
+    """Read the outcomes in a request: everything is validated before anything is done."""
     if "acks" not in body and "nacks" not in body:
         return NO_OUTCOMES
     acks, nacks = requests.several(body, "acks"), requests.several(body, "nacks")
@@ -195,7 +195,7 @@ def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) ->
 def _admit_all(
     caller: Caller, outcomes: Outcomes, *senders: str | None
 ) -> dict[str | None, str | None]:
-    """Give outcomes the names their senders are stored under; return those, by worker id."""
+    """Replace the senders of outcomes by their stored ids; return those, by worker id."""
     items = [*(outcomes.completions or ()), *(outcomes.failures or ())]
     claimed = {*senders, *(item.worker_id for item in items)}
     names = admission.admit_all(caller, claimed)
@@ -218,7 +218,7 @@ def _settled(
     done: list[protocol.Outcome],
     failed: list[protocol.Outcome],
 ) -> dict[str, Any]:
-    """The answers to a request's outcomes, each list where it was sent."""
+    """The results of a request's outcomes, each in the list of its outcome."""
     document: dict[str, Any] = {}
     if outcomes.completions is not None:
         document["acks"] = replies.each(done, replies.completed, request.request_id)

@@ -40,7 +40,7 @@ class WorkerViewSet(OJSViewSet):
         return Response(replies.registered(worker_id))
 
     def deregister(self, request: Request, worker_id: str | None = None) -> Response:
-        """A worker leaves (§3.4); leaving twice is no error."""
+        """A worker leaves (§3.4); leaving again is not an error."""
         body = self.read() if worker_id is None else {"worker_id": worker_id}
         leaving = requests.required_worker_id(body, self.caller)
         name = self._admit(leaving) or leaving
@@ -66,21 +66,21 @@ class WorkerViewSet(OJSViewSet):
         return self.carry_out(verbs.fetch)
 
     def ack(self, request: Request, **named: str) -> Response:
-        """ACK: one job, or a list of them with an answer for each."""
+        """ACK: one job, or a list of them with a result for each."""
         return self.carry_out(verbs.ack, **named)
 
     def nack(self, request: Request, **named: str) -> Response:
-        """FAIL: one job, or a list of them with an answer for each."""
+        """FAIL: one job, or a list of them with a result for each."""
         return self.carry_out(verbs.nack, **named)
 
     def _admit(self, worker_id: str | None) -> str | None:
-        """The name the worker is stored under; None is one without a name."""
+        """The stored id of the worker; None for an anonymous worker."""
         return admission.admit(self.caller, worker_id)
 
 
 class LeavingViewSet(WorkerViewSet):
-    """`/ojs/v1/workers/{id}`, which takes any path: for all but a worker that leaves (§3.4), there
-    is nothing below `workers/` but what has a path of its own.
+    """`/ojs/v1/workers/{id}`, which matches any path: except for a worker that leaves (§3.4), any
+    path below `workers/` without a view of its own is unknown.
     """
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
@@ -90,7 +90,7 @@ class LeavingViewSet(WorkerViewSet):
 
 
 class HealthViewSet(OJSViewSet):
-    """`/ojs/v1/health`: the database, and the reaper without which dead workers' jobs wait."""
+    """`/ojs/v1/health`: the database, and the reaper, which reclaims dead workers' jobs."""
 
     resource = "health"
 

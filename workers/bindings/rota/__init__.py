@@ -14,18 +14,18 @@ class Options:
     """`OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
 
     IN_SERVER: bool = option(
-        True, "Serve Rota at `/work` of the ASGI server, too, without `runrota`."
+        True, "Serve Rota at `/work` of the ASGI server as well, without `runrota`."
     )
     HOST: str = option("127.0.0.1", "Address `runrota` listens on.")
     PORT: int = option(8081, "Port `runrota` listens on.")
-    URL: str = option("", "What the manifest calls it, where that is not where it is reached.")
+    URL: str = option("", "The address in the manifest, if it differs from the one served.")
     TLS_CERTIFICATE: str = option(
-        "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
+        "", "PEM file with a certificate and its chain; `runrota` then accepts only TLS."
     )
-    TLS_KEY: str = option("", "PEM file with the certificate's key, if that is another.")
+    TLS_KEY: str = option("", "PEM file with the certificate's key, if that is a separate file.")
     HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
-    THREADS: int = option(8, "Messages `runrota` works on at once, with a connection each.")
-    MAX_CONNECTIONS: int = option(10_000, "Most connections of one process.")
+    THREADS: int = option(8, "Concurrent messages of `runrota`, each with a database connection.")
+    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.")
     MAX_MESSAGE: int = option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 

@@ -1,4 +1,4 @@
-"""What a Rota message does, in plain synchronous code: the worker protocol and nothing else."""
+"""Carries out Rota messages, in synchronous code, by the worker protocol alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from . import PROTOCOL
 from .messages import Message, Registration
 
 BEARER = "bearer."
-"""A browser can set no header but the names of subprotocols: there its key follows this."""
+"""The only header a browser can set names subprotocols: this prefix marks its key."""
 PARTS = {
     "registration": "registration",
     "state": "status",
@@ -42,40 +42,40 @@ PARTS = {
     "received": "wanted",
     "sequence": "status",
 }
-"""What a message may hold → the part of it that is declared in the table of who may do what."""
+"""Member of a message → the part of it that is declared in the table of permissions."""
 
 
 @cache
 def rule(part: str) -> Command | None:
-    """What is declared of a part of what workers send."""
+    """The declaration of a part of workers' messages."""
     return find(PROTOCOL.named_in_table, part)
 
 
 @dataclass(slots=True)
 class Visitor:
-    """Who opened a connection."""
+    """The client that opened a connection."""
 
     caller: Caller
     key: str = ""
-    """Hash of the key; empty without one."""
+    """Digest of the key; empty without one."""
     address: str = ""
     admitted: Caller | None = None
-    """What the key was when it was last found to speak for the registered worker."""
+    """The key's rights when it was last checked for the registered worker."""
 
     def look_again(self) -> None:
-        """Ask what the key is now: it costs no query while the answer is remembered.
+        """Check the key again; costs no query while it is cached.
 
         Raises:
-            NotAuthenticated: it opens nothing any more.
+            NotAuthenticated: it is no longer valid.
         """
         if self.key:
             self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
 
     def entitle(self, *parts: str) -> Caller:
-        """Return who sends such parts.
+        """Return the caller, if it may send these parts.
 
         Raises:
-            PermissionDenied: the key was not made for one of them.
+            PermissionDenied: the key does not permit one of them.
         """
         for part in parts:
             authorize(self.caller, rule(part))
@@ -83,15 +83,15 @@ class Visitor:
 
 
 def admit(meta: Meta, subprotocols: Sequence[str]) -> Visitor:
-    """Return who opens a connection.
+    """Authenticate the client that opens a connection.
 
     Args:
-        meta: of the handshake.
+        meta: the WSGI environment of the handshake.
         subprotocols: those that the client offers; a key may be among them.
 
     Raises:
-        NotAuthenticated: nobody we know, and anonymous callers are not welcome.
-        PermissionDenied: the key was not made for workers, or a page of another site has none.
+        NotAuthenticated: there is no valid key, and anonymous callers are not allowed.
+        PermissionDenied: the key is not for workers, or a page of another site sends none.
     """
     authorization, address = _login(meta, subprotocols), address_of(meta)
     if not authorization:
@@ -107,14 +107,14 @@ def admit(meta: Meta, subprotocols: Sequence[str]) -> Visitor:
 
 
 def _login(meta: Meta, subprotocols: Sequence[str]) -> str:
-    """The Authorization header, or what stands for it where the client cannot send one."""
+    """The Authorization header, or its substitute for clients that cannot send one."""
     header: str = meta.get("HTTP_AUTHORIZATION", "")
     offered = [name for name in subprotocols if name.startswith(BEARER)]
     return f"Bearer {offered[0].removeprefix(BEARER)}" if offered and not header else header
 
 
 def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
-    """Put a refusal into the audit; any other problem is none of its business."""
+    """Record a refusal in the audit; other errors are ignored."""
     name = visitor.caller.name if visitor and visitor.key else ""
     refusals.note(problem, protocol=PROTOCOL.name, address=address, call=call, key=name)
 
@@ -131,11 +131,11 @@ def _visitor(authorization: str, address: str) -> Visitor:
 
 
 def speaks_for(visitor: Visitor, registration: Registration) -> None:
-    """Hold a connection to the worker it registered, as its key is now.
+    """Require that a connection may still act for the worker it registered.
 
     Raises:
-        NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: it speaks for another worker, or for workers of another label.
+        NotAuthenticated: the key is no longer valid.
+        PermissionDenied: it is bound to another worker, or to workers with another label.
     """
     visitor.look_again()
     caller = visitor.caller
@@ -153,12 +153,12 @@ def register(
     """Store the worker (Rota, Registration).
 
     Args:
-        named: the jobs it says it has, if it says so. What else is in its hands was on its way
-            when an earlier connection broke, and is given back.
+        named: the jobs that it reports, if any. Other jobs that it holds were on their way when
+            an earlier connection broke, and are released.
 
     Raises:
-        NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: the key speaks for another worker, or for workers of another label.
+        NotAuthenticated: the key is no longer valid.
+        PermissionDenied: the key is bound to another worker, or to workers with another label.
     """
     visitor.look_again()
     caller = visitor.entitle("registration")
@@ -190,7 +190,7 @@ def _give_back_all_but(name: str, named: Collection[str]) -> None:
 
 @dataclass(slots=True)
 class Told:
-    """What a heartbeat message led to."""
+    """The outcome of a heartbeat message."""
 
     reply: Reply
     outcomes: list[Outcome] = field(default_factory=list)
@@ -199,22 +199,22 @@ class Told:
 def hear(
     visitor: Visitor, registration: Registration, message: Message, in_hand: Collection[str]
 ) -> Told:
-    """Settle the results, extend the rest, keep what was written.
+    """Settle the results, extend the other jobs, store the logs.
 
     Raises:
-        NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: it was not made for this.
+        NotAuthenticated: the key is no longer valid.
+        PermissionDenied: the key does not permit this.
     """
     speaks_for(visitor, registration)
     visitor.entitle("status", *(["results"] if message.results else ()))
-    # What a worker wrote about a job is kept while the job is still its own.
+    # Log lines about a job are stored while the worker still holds it.
     engine.write_lines(registration.name, message.lines)
     alerts.keep(registration.name, message.alerts)
     for result in message.results:
         result.worker_id = registration.name
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
-    # Before the heartbeat: after it, an order counts as relayed to a worker that reports no state.
+    # Before the heartbeat: after it, a directive counts as delivered to a worker without states.
     reports_state = registration.reports_state or message.state is not None
     if reports_state != registration.reports_state:
         directory.keep_reports_state(registration.name, reports_state)
@@ -239,7 +239,7 @@ def hear(
 
 
 def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outcome]:
-    """Settle them all; the outcomes come in the order of the results."""
+    """Settle them all; the outcomes are in the order of the results."""
     completions = [result for result in results if isinstance(result, Completion)]
     failures = [result for result in results if isinstance(result, Failure)]
     done = iter(protocol.ack(completions, project=project) if completions else ())
@@ -248,14 +248,14 @@ def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outco
 
 
 def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:
-    """Note how far its jobs are; what was said before is not written again."""
+    """Store the progress of its jobs, unless it is unchanged."""
     for job_id in registration.reported.keys() - set(held):
         del registration.reported[job_id]
     for job_id in held:
         share = message.progress.get(job_id)
         if share is None or share == registration.reported.get(job_id):
             continue
-        # Its retention may pass, or an operator delete it, in this very moment.
+        # Its retention may end, or an operator may delete it, at this moment.
         with contextlib.suppress(JobNotFound):
             engine.report_progress(
                 UUID(job_id),
@@ -270,8 +270,8 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
     """Claim up to `count` jobs of the types whose checksum is the registered one.
 
     Raises:
-        NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: it was not made for this.
+        NotAuthenticated: the key is no longer valid.
+        PermissionDenied: the key does not permit this.
     """
     speaks_for(visitor, registration)
     visitor.entitle("wanted")
@@ -283,7 +283,7 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
             worker_id=registration.name,
             count=count,
             types=types,
-            # The server looks while the worker may be silent: its messages are its signs of life.
+            # The server claims even while the worker is silent: only messages are signs of life.
             discover=False,
             project=registration.project,
         )
@@ -303,7 +303,7 @@ def leave(registration: Registration) -> None:
 
 
 def specs_of(registration: Registration) -> dict[str, list[str]]:
-    """Which of a worker's types it is given, and which not."""
+    """The types of a worker for which it gets jobs, and those for which it does not."""
     matching = engine.matching_types(registration.specs)
     others = sorted(registration.specs.keys() - set(matching))
     return {"matching": matching, "mismatching": others}

@@ -1,4 +1,4 @@
-"""Who may send what over Rota: rows of the table in `jobs.access`."""
+"""Permissions for Rota: rows of the table in `jobs.access`."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ COMMANDS = (
     command("registration", WORK, OWN, SELF),
     command("status", WORK, OWN, HELD, note="A job that another worker holds is reported as lost."),
     command("results", WORK, OWN, HELD),
-    command("wanted", WORK, OWN, SELF, note="Asks for assignments."),
+    command("wanted", WORK, OWN, SELF, note="Requests assignments."),
 )

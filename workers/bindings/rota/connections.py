@@ -1,4 +1,4 @@
-"""All the Rota connections of a process, whatever server carries them."""
+"""All the Rota connections of a process, with either server."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def serve(loop: Loop, socket: Socket) -> None:
 
 
 class Connections:
-    """What the connections share: the hub, who is connected, and the end of the server."""
+    """What the connections share: the hub, the connected workers, and the server's shutdown."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.hub = loop.shared(hub_of)
         self.sessions: dict[str, Session] = {}
-        """Those that registered, by the name their worker is stored under."""
+        """Registered connections, by the stored id of their worker."""
         self._count = 0
-        """Those that are open or in their handshake."""
+        """Connections that are open or in their handshake."""
         self._open: dict[Session, asyncio.Future[None]] = {}
-        """Each, and what is done once it has ended."""
+        """Each connection, with the cleanup after it has ended."""
         loop.keep(self._attend())
 
     async def serve(self, socket: Socket) -> None:
@@ -55,7 +55,7 @@ class Connections:
             self._count -= 1
 
     async def _admit(self, socket: Socket) -> actions.Visitor | None:
-        """Return who opens the connection; None if the handshake was refused."""
+        """Authenticate the client; None if the handshake was refused."""
         refusal: OJSError | None
         try:
             visitor = await self.loop.in_thread(actions.admit, socket.meta, socket.subprotocols)
@@ -75,7 +75,7 @@ class Connections:
         return None
 
     async def _talk(self, socket: Socket, visitor: actions.Visitor) -> None:
-        # A client that offers subprotocols expects one in return; ours is the only one.
+        # A client that offers subprotocols expects one of them in return; we have only one.
         try:
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.subprotocols else None)
         except ConnectionError:
@@ -100,11 +100,11 @@ class Connections:
             await session.give_up(problem)
 
     async def _attend(self) -> None:
-        """Look at the keys of open connections until the server ends; then end them."""
+        """Check the keys of open connections until the server stops; then end the connections."""
         watching = asyncio.ensure_future(open_keys.watch(self._open, self.loop.in_thread))
         await self.loop.ending.wait()
         watching.cancel()
         while self._open:
-            # What was claimed and not sent is given back.
+            # Jobs that were claimed but not sent are released.
             goodbyes = [session.say_goodbye() for session in self._open]
             await asyncio.gather(*goodbyes, *self._open.values())

@@ -1,4 +1,4 @@
-"""Rota messages: what may come in, and what goes out. `docs/protocols/rota.md` has the schema."""
+"""Rota messages, incoming and outgoing. `docs/protocols/rota.md` has the schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from . import PROTOCOL
 
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
-"""Results, jobs, or lines in one message."""
+"""Maximum number of results, jobs, or lines in one message."""
 
 
 class Several(Objects):
@@ -137,24 +137,24 @@ class HeartbeatMembers(Members):
 
 @dataclass(slots=True)
 class Registration:
-    """What the first heartbeat says of the worker."""
+    """The worker's description in its first heartbeat."""
 
     worker_id: str
     queues: list[str]
     specs: dict[str, str]
     description: Description
     project: str = ""
-    """That of the key it came with."""
+    """Project of the key it connected with."""
     name: str = ""
-    """What the worker is stored under."""
+    """The stored id of the worker."""
     reports_state: bool | None = None
-    """Whether it has said which state it is in; None until its first message is dealt with."""
+    """Whether it reports its state; None until its first message has been handled."""
     reported: dict[str, Progress] = field(default_factory=dict)
-    """What is on record of the progress of its jobs, so that saying it again costs nothing."""
+    """The stored progress of its jobs, so that repeating it costs nothing."""
 
 
 class Progress(NamedTuple):
-    """How far a job is, 0 to 1, and what the worker says about it."""
+    """A job's progress, 0 to 1, and the worker's message about it."""
 
     value: float | None
     message: str
@@ -165,36 +165,36 @@ NO_PROGRESS = Progress(None, "")
 
 @dataclass(slots=True)
 class Message:
-    """A heartbeat message: registration, status and results, each if it is there."""
+    """A heartbeat message: registration, status and results, each if present."""
 
     registration: Registration | None = None
     state: WorkerState | None = None
     job_ids: list[str] | None = None
-    """Jobs the worker says it runs; it may leave those out that it was assigned here."""
+    """Jobs that the worker reports; it may omit those that were assigned on this connection."""
     progress: dict[str, Progress] = field(default_factory=dict)
     stats: dict[str, Any] | None = None
-    """How busy its machine is."""
+    """The load of its machine."""
     lines: list[Line] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    """About the worker itself."""
+    """Lines about the worker itself."""
     results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
-    """How many jobs it wants now; None leaves it as it was."""
+    """How many jobs it wants now; None: unchanged."""
     received: int | None = None
-    """How many assignments of this connection it has received so far."""
+    """How many assignments of this connection it has received."""
     sequence: int | None = None
 
 
 def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
-    """Read one message; nothing of it may be done before all of it is read.
+    """Read one message; nothing is carried out before all of it has been read.
 
     Args:
-        worker_id: whose connection it is; empty before the registration.
-        timeout: the silence a Rota worker is allowed.
+        worker_id: the worker of the connection; empty before the registration.
+        timeout: the silence that a Rota worker is allowed.
 
     Raises:
         InvalidPayload: it is not a JSON object.
-        InvalidRequest: a member is missing or wrong; `details["field"]` says which.
+        InvalidRequest: a member is missing or invalid; `details["field"]` names it.
     """
     body = parse_json(text.encode() if isinstance(text, str) else text)
     if type(body) is not dict:
@@ -318,14 +318,14 @@ def _error(error: Document, failure: Failure) -> None:
     failure.retryable = ErrorMembers.retryable.read(error)
 
 
-# What goes out
+# Outgoing
 
 
 def assignment(job: Any, project: str) -> str:
-    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them.
+    """A job for a worker. Asks for logs about it (Rota, Status), whatever happens to them.
 
     Args:
-        project: that of the worker's key.
+        project: the project of the worker's key.
     """
     about = claimed_envelope(job, project=project)
     return dumps({"type": "assignment", "job": about, "logs": True}).decode()

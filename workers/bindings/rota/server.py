@@ -1,4 +1,4 @@
-"""`runrota`: a port for Rota workers alone, on the `websockets` library."""
+"""`runrota`: a server for Rota workers only, based on the `websockets` library."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class RotaServer:
             subprotocols=[connections.SUBPROTOCOL],  # type: ignore[list-item]
             select_subprotocol=_choose,
             max_size=options().MAX_MESSAGE,
-            # Messages of one connection that wait for their turn. With compression, a thousand
+            # Messages per connection that may wait for their turn. With compression, a thousand
             # idle workers would hold a hundred megabytes.
             max_queue=2,
             compression=None,
-            # Workers send a message a second; silence is judged by those.
+            # Workers send a message per second, by which silence is detected.
             ping_interval=None,
             close_timeout=GOODBYE,
             logger=_quiet_logger(),
@@ -77,7 +77,7 @@ class RotaServer:
         await loop.close()
 
     async def _answer(self, connection: ServerConnection, request: Any) -> Any:
-        """Return a refusal of the handshake, or None."""
+        """Return the refusal of a handshake, or None."""
         if request.path.partition("?")[0] != SERVER.path:
             text = f"Workers connect to {SERVER.path}.\n"
             return connection.respond(http.HTTPStatus.NOT_FOUND, text)
@@ -85,7 +85,7 @@ class RotaServer:
 
 
 class Connection(ServerConnection):
-    """A connection of the library, with what becomes of it."""
+    """A connection of the library, with its outcome."""
 
     socket: LibrarySocket
     serving: asyncio.Task[None]
@@ -97,7 +97,7 @@ class Connection(ServerConnection):
         answered = self.socket.answered
         try:
             await asyncio.wait([self.serving, answered], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # the client has left, or the handshake takes too long
+        except asyncio.CancelledError:  # the client has left, or the handshake took too long
             self.serving.cancel()
             raise
         if not answered.done():
@@ -117,7 +117,7 @@ def _choose(connection: ServerConnection, offered: Any) -> Any:
 
 
 class LibrarySocket:
-    """Implements `jobs.http.loop.Socket` over a connection of the library."""
+    """Implements `jobs.http.loop.Socket` with a connection of the library."""
 
     def __init__(self, connection: ServerConnection, request: Any) -> None:
         meta = {"REMOTE_ADDR": str((connection.remote_address or ("",))[0])}
@@ -145,7 +145,7 @@ class LibrarySocket:
         finally:
             gone.cancel()
         if not self.opened.done():
-            raise ConnectionError("The client has left.")
+            raise ConnectionError("The client has disconnected.")
 
     async def receive(self) -> str | bytes | None:
         try:
@@ -167,7 +167,7 @@ class LibrarySocket:
 
 
 class _InOneLine(logging.Filter):
-    """The library writes a traceback for whoever knocks with anything but a good handshake."""
+    """Avoids the traceback that the library logs for every invalid handshake."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info:

@@ -1,4 +1,4 @@
-"""One connection of one Rota worker: heartbeats in, assignments out."""
+"""The connection of one Rota worker: receives heartbeats, sends assignments."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("workers.rota")
 
 SLOWEST_READER = 30.0
-"""Seconds a worker may leave what we send unread before its connection is cut."""
+"""Seconds after which a connection is cut whose worker does not read our messages."""
 GOODBYE = 2.0
-"""Seconds a worker has to answer that its connection is being closed."""
+"""Seconds that a worker has to answer the closing handshake."""
 SILENT, REPLACED, REFUSED, REVOKED = 4408, 4409, 4400, 4401
-"""Close codes of ours."""
+"""Close codes that we send."""
 GOING_AWAY, TOO_BIG, INTERNAL_ERROR, TRY_AGAIN_LATER = 1001, 1009, 1011, 1013
 PROPERLY = (1000, 1001)
-"""Close codes of a worker that says goodbye."""
+"""Close codes of a worker that leaves properly."""
 
 
 class Session:
@@ -47,22 +47,22 @@ class Session:
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._stopped: set[asyncio.Task[None]] = set()
-        """Pushers that were stopped; they may still have jobs to give back."""
+        """Pushers that were stopped; they may still have jobs to release."""
         self._closing: asyncio.Task[None] | None = None
         self._is_closed = False
-        """It was closed by us, not by the worker."""
+        """The connection was closed by us, not by the worker."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once that is done."""
+        """Set once closing has finished."""
         self._name = ""
-        """What its worker is stored under, and known by among the connections."""
+        """The stored id of its worker, which identifies it among the connections."""
         self._wishes = asyncio.Event()
-        """Set when the worker wants other than before: `_push` and `_find` look at how many."""
+        """Set when the worker wants a different number of jobs: wakes `_push` and `_find`."""
         self._is_gone = False
-        """The connection has ended; what is claimed for it now is given back."""
+        """The connection has ended; jobs claimed for it from now on are released."""
         self._in_hand: set[str] = set()
         self._wanted = 0
         self._looks = 0
-        """Claims for it that are under way."""
+        """Claims in progress for this connection."""
         self._assigned = 0
         """Assignments sent on this connection."""
 
@@ -89,7 +89,7 @@ class Session:
                     await self._close(REFUSED, "registration was refused")
 
     async def _receive(self) -> bytes | None:
-        """Return the next message; None once the connection has ended, by whomever."""
+        """Return the next message; None once the connection has ended for any reason."""
         timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         try:
             text = None if self._is_closed else await self._next(timeout)
@@ -107,7 +107,7 @@ class Session:
             return await self._socket.receive()
 
     async def _close(self, code: int, reason: str) -> None:
-        """Close the connection, unless that is under way."""
+        """Close the connection, unless that has begun."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -115,13 +115,13 @@ class Session:
             async with asyncio.timeout(GOODBYE):
                 await self._socket.close(code, reason)
         except (TimeoutError, ConnectionError):
-            pass  # it has ended, or its client does not read
+            pass  # it has ended, or the client does not read
         finally:
             if not self._over.done():
                 self._over.set_result(None)
 
     async def say_goodbye(self) -> None:
-        """End the connection because the server ends; the worker connects again."""
+        """End the connection because the server stops; the worker will reconnect."""
         await self._close(GOING_AWAY, "the server ends")
 
     async def _note(self, refusal: OJSError) -> None:
@@ -133,16 +133,16 @@ class Session:
         return self._visitor.key
 
     def renew(self, caller: Caller | None) -> None:
-        """Its key was looked at again: go on as what it is now."""
+        """Continue with the current rights of the key."""
         if caller is None and self._closing is None:
             problem = NotAuthenticated("This API key is not valid any more.")
             self._closing = asyncio.create_task(self._revoked(problem))
         elif caller is not None and caller != self._visitor.caller:
-            # The next look for work is made as what it is now.
+            # The next claim is made with the current rights.
             self._wishes.set()
 
     async def _revoked(self, problem: OJSError) -> None:
-        """End the connection: its key does not open it any more."""
+        """End the connection: its key is no longer valid."""
         with contextlib.suppress(ConnectionError):
             await self._send(messages.refusal(problem))
             await self._close(REVOKED, "the API key is not valid any more")
@@ -150,7 +150,7 @@ class Session:
     async def _send(self, text: str) -> None:
         """
         Raises:
-            ConnectionError: the worker is gone, or does not read what we send.
+            ConnectionError: the worker has disconnected, or does not read.
         """
         if self._is_closed:
             raise ConnectionError("The connection was closed.")
@@ -185,7 +185,7 @@ class Session:
             self._want(message.wanted, message.received)
 
     def _want(self, wanted: int, received: int | None) -> None:
-        # Assignments still under way to it are part of what it wants.
+        # Assignments on their way count towards what it wants.
         under_way = 0 if received is None else self._assigned - received
         wanted = max(0, wanted - max(0, under_way))
         if wanted != self._wanted:
@@ -213,7 +213,7 @@ class Session:
         }
 
     def _take_place(self) -> None:
-        """Be the connection of the worker, under the name that it has now."""
+        """Become the connection of the worker, under its current stored id."""
         assert self._registration is not None
         self._give_place_up()
         name, sessions = self._registration.name, self._connections.sessions
@@ -222,14 +222,14 @@ class Session:
             before.replace()
 
     def _give_place_up(self) -> bool:
-        """Whether it was the worker's connection until now."""
+        """Whether it was the connection of the worker until now."""
         was_its = self._connections.sessions.get(self._name) is self
         if was_its:
             del self._connections.sessions[self._name]
         return was_its
 
     def replace(self) -> None:
-        """Its worker has connected again: end this, without keeping the new connection waiting."""
+        """End this connection without delaying the new one, on which its worker has reconnected."""
         self._stop_pushing()
         closing = self._close(REPLACED, "the worker has connected again")
         self._closing = asyncio.create_task(closing)
@@ -237,14 +237,14 @@ class Session:
     # Assignments
 
     def _stop_pushing(self) -> None:
-        """Stop assigning. Never twice: that would interrupt it while it gives jobs back."""
+        """Stop assigning. Never twice: that would interrupt the release of jobs."""
         if self._pusher is not None:
             self._pusher.cancel()
             self._stopped.add(self._pusher)
             self._pusher = None
 
     async def _push(self, registration: messages.Registration) -> None:
-        """Assign jobs as soon as there are some, never more than wanted."""
+        """Assign jobs as soon as there are any, at most as many as wanted."""
         try:
             while not self._loop.ending.is_set():
                 self._wishes.clear()
@@ -262,9 +262,9 @@ class Session:
             await self.give_up(problem)
 
     async def give_up(self, problem: Exception) -> None:
-        """Close the connection after a bug, or while the database is away.
+        """Close the connection after a bug, or while the database is unavailable.
 
-        The worker connects again.
+        The worker will reconnect.
         """
         trouble = explain(problem)
         if isinstance(trouble, DatabaseUnavailable):
@@ -275,7 +275,7 @@ class Session:
             await self._close(INTERNAL_ERROR, "internal error")
 
     async def _find(self, registration: messages.Registration) -> Look | None:
-        """Wait for work; None if the worker wants none any more."""
+        """Wait for work; None if the worker no longer wants any."""
         hub, queues = self._connections.hub, registration.queues
         await hub.hear(self._loop)
         since = hub.heard(queues)
@@ -288,7 +288,7 @@ class Session:
         try:
             await self._wanted_or(waiting)
             if not waiting.done():
-                # What it finds in this very moment, it gives back.
+                # Jobs that it claims at this moment are released.
                 waiting.cancel()
                 await asyncio.wait([waiting])
         except asyncio.CancelledError:
@@ -300,10 +300,10 @@ class Session:
         return None if waiting.cancelled() else waiting.result()
 
     async def _wanted_or(self, waiting: asyncio.Task[Any]) -> None:
-        """Return when `waiting` is done, or when the worker wants nothing any more.
+        """Return when `waiting` is done, or when the worker no longer wants anything.
 
-        One that wants more, or less, goes on waiting, and a claim that is under way is waited for:
-        what it brings is wanted but for a surplus, which `_assign` gives back.
+        A worker that wants more or fewer jobs continues to wait, and a claim in progress is
+        awaited: `_assign` releases any surplus.
         """
         while not waiting.done() and (self._wanted > 0 or self._looks):
             self._wishes.clear()
@@ -314,7 +314,7 @@ class Session:
                 wishing.cancel()
 
     async def _look(self, registration: messages.Registration) -> Look:
-        """Look once, to the end: jobs that were claimed are handed over or given back."""
+        """Claim once, to the end: claimed jobs are sent or released."""
         count = min(self._wanted, ojs_settings.MAX_FETCH)
         if count <= 0:
             return Look([])
@@ -329,7 +329,7 @@ class Session:
                 return Look([])
             return found
         except asyncio.CancelledError:
-            # The claim goes on in its thread: what it brings must not be lost with us.
+            # The claim continues in its thread, and its jobs must not be lost.
             await self._give_back(await looking)
             raise
         finally:
@@ -337,15 +337,15 @@ class Session:
             self._wishes.set()
 
     async def _assign(self, found: Look) -> None:
-        """Send what was claimed, as long as it is wanted; the rest is given back."""
+        """Send claimed jobs as long as they are wanted; release the rest."""
         self._in_hand |= {str(job.id) for job in found.jobs}
         sent = 0
         try:
             for job in found.jobs:
                 if self._wanted <= 0 or self._loop.ending.is_set():
                     break
-                # Counted before it is sent: what the worker says it wants while this is under way
-                # is compared with it.
+                # Counted before it is sent, because a message that arrives meanwhile is compared
+                # with this number.
                 self._assigned += 1
                 self._wanted -= 1
                 await self._send(messages.assignment(job, self._project))
@@ -359,16 +359,16 @@ class Session:
             await self._loop.in_thread(actions.release, self._registration, found.jobs)
 
     async def end(self) -> None:
-        """The connection is gone; whether the worker has left, its last words tell.
+        """Clean up after the connection. Whether the worker has left depends on how it closed.
 
-        One that closed properly with nothing in its hands has (a warm shutdown). Every other may
-        connect again until its silence has lasted too long, and then the reaper takes over.
+        A worker that closed properly and holds no jobs has left (a warm shutdown). Any other may
+        reconnect until it has been silent for too long, when the reaper takes over.
         """
         if self._is_closed:
             await self._over
         self._is_gone = True
         if self._pusher is not None and self._loop.ending.is_set():
-            # What is being sent now is sent, or not: else it would be unknown who has the job.
+            # A message being sent completes or fails first: otherwise the holder would be unknown.
             self._wishes.set()
             await asyncio.wait([self._pusher], timeout=GOODBYE)
         self._stop_pushing()

@@ -1,1 +1,1 @@
-"""What the servers beside the HTTP port share: TLS, and the keys of connections that stay open."""
+"""Shared by the bindings: long polling, URLs with a switch, TLS for servers with their own port."""

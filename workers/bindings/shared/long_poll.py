@@ -22,7 +22,7 @@ Claim = Callable[[], list[ClaimedJob]]
 
 
 class WaitingForWork(Waiting[Answer]):
-    """Claims as soon as there is something."""
+    """Claims as soon as there is work."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class WaitingForWork(Waiting[Answer]):
     ) -> None:
         """
         Args:
-            asked: what the worker asked for: `queues`, `types`, `worker_id` and `project`.
+            asked: arguments of the fetch: `queues`, `types`, `worker_id` and `project`.
         """
         super().__init__(self._look, seconds, lambda: respond([]))
         self._claim = claim
@@ -86,7 +86,7 @@ class WaitingForWork(Waiting[Answer]):
         return Look([], room is None or room > 0)
 
     def _abilities(self) -> frozenset[str]:
-        """What it can run, but for what is reserved for it by its own name."""
+        """Abilities of the worker, except jobs reserved for it by id."""
         types = () if self._types is None else [f"type:{name}" for name in self._types]
         _, able = directory.fetch_state(self._worker_id) or (False, frozenset())
         return able.union(types)
@@ -102,7 +102,7 @@ class WaitingForWork(Waiting[Answer]):
 
 
 def hub_of(loop: Loop) -> Hub:
-    """The waiters of this process, and the task that looks now and then on their behalf."""
+    """The waiting fetches of this process, and the task that polls for them."""
     hub = Hub()
     loop.keep(_tick(hub, loop))
     return hub

@@ -1,4 +1,4 @@
-"""URL patterns that match nothing while an option is off, so that a site may have its own there."""
+"""URL patterns that match nothing while an option is off, so that a site may use the paths."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from django.urls.resolvers import RegexPattern, RoutePattern, URLPattern
 
 
 class Switched(URLPattern):
-    """Asked at each request, and only for a path that no other pattern before it took.
+    """Checks the option for each request whose path no earlier pattern has matched.
 
-    What answers is imported when it is first asked for: switched off, it is never.
+    The view is imported on first use; if the option is off, never.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Switched(URLPattern):
 
     @property
     def callback(self) -> Any:
-        # `reverse` looks at the view of every pattern there is, once; so does the system check of
-        # URLs, beside the one that tells of a wrong setting.
+        # `reverse` accesses the view of every pattern once; so does the system check of URLs, which
+        # runs beside the one that reports a wrong setting.
         try:
             return self._load() if self._is_on() else _nothing
         except ImproperlyConfigured:
@@ -39,10 +39,10 @@ class Switched(URLPattern):
 
     @callback.setter
     def callback(self, load: Any) -> None:
-        """Django keeps here what it is given; we have it already."""
+        """Django assigns the callback here; it is computed instead."""
 
     def switched_on(self) -> URLPattern:
-        """The pattern as it is where the option is on, for the description of all there is."""
+        """The pattern as it is with the option on, for documentation of all endpoints."""
         return URLPattern(self.pattern, self._load(), name=self.name)
 
     def resolve(self, path: str) -> Any:
@@ -50,7 +50,7 @@ class Switched(URLPattern):
 
 
 def _nothing(request: Any, **kwargs: Any) -> Any:
-    """Stands for a view that is not served."""
+    """Placeholder for a view that is not served."""
     raise Http404
 
 
@@ -59,6 +59,6 @@ def route(path: str, load: Callable[[], Any], is_on: Callable[[], bool], name: s
 
 
 def everything_below(prefix: str, load: Callable[[], Any], is_on: Callable[[], bool]) -> Switched:
-    """The pattern of all other paths that begin with the segment `prefix`: a 404 of the protocol's
-    own."""
+    """Match all other paths whose first segment is `prefix`, for a 404 in the format of the
+    protocol."""
     return Switched(RegexPattern(rf"^{prefix}(?:/|\Z)"), load, is_on)

@@ -1,4 +1,4 @@
-"""TLS for the servers that listen beside the HTTP port: a certificate, renewed while they run."""
+"""TLS for the servers with a port of their own: a certificate, renewed while they run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 logger = logging.getLogger("workers.tls")
 
 EVERY = 30.0
-"""Seconds between two looks at the files of the certificate."""
+"""Seconds between two checks of the certificate's files."""
 HANDSHAKE = 10.0
-"""Seconds a client may take for the handshake, which happens before it is counted or heard."""
+"""Seconds that a client may take for the handshake, which precedes all other limits."""
 
 
 class UnusableCertificate(Exception):
-    """The server cannot speak TLS with what it was given; the text says why in a sentence."""
+    """The server cannot use the configured certificate; the text gives the reason as a sentence."""
 
 
 class Certificate:
-    """A certificate and its key, in files; `context` always has the last ones that were good.
+    """A certificate and its key, in files; `context` always has the last valid version.
 
-    Connections keep what they were opened with; new ones get the certificate as it is now.
+    Existing connections keep their certificate; new ones get the current one.
     """
 
     def __init__(self, certificate: str, key: str = "") -> None:
@@ -36,23 +36,23 @@ class Certificate:
             key: path of the PEM file with the key, unless that is in the first one.
 
         Raises:
-            UnusableCertificate: the files cannot be read, or do not fit together.
+            UnusableCertificate: the files cannot be read, or do not match.
         """
         if not certificate:
-            raise UnusableCertificate("There is a TLS key and no TLS certificate.")
+            raise UnusableCertificate("There is a TLS key but no TLS certificate.")
         self._paths = (certificate, key or None)
         self._seen = self._look()
         self.context = self._load(_context())
 
     def renew(self) -> None:
-        """Read the files again; if they are no good, say so and keep what there is."""
+        """Read the files again; if they are invalid, log that and keep the current certificate."""
         self._seen = self._look()
         try:
-            # A trial first: a renewed certificate beside the old key would spoil the context.
+            # First into a spare: a new certificate with the old key would break the context.
             self._load(_context())
             self._load(self.context)
         except UnusableCertificate as problem:
-            logger.error("%s The one from before stays in use.", problem)
+            logger.error("%s The previous one remains in use.", problem)
         else:
             logger.info("The TLS certificate %s was read again.", self._paths[0])
 
@@ -70,7 +70,7 @@ class Certificate:
         return context
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        """What tells one version of the files from another, through symbolic links."""
+        """Distinguishes versions of the files, through symbolic links."""
         found: list[tuple[int, int, int] | None] = []
         for path in filter(None, self._paths):
             try:
@@ -87,10 +87,10 @@ def _context() -> ssl.SSLContext:
 
 
 def certificate_of(options: Any, certificate: str | None, key: str | None) -> Certificate | None:
-    """Return the certificate that a command or else its group of options names; None for none.
+    """Return the certificate named by a command, else by its group of options; None for none.
 
     Raises:
-        UnusableCertificate: it cannot be used.
+        UnusableCertificate: it is not valid.
     """
     files = certificate or options.TLS_CERTIFICATE, key or options.TLS_KEY
     return Certificate(*files) if any(files) else None
@@ -104,12 +104,12 @@ def add_arguments(parser: Any, group: str) -> None:
     )
     parser.add_argument(
         "--tls-key",
-        help=f'PEM file with its key, if that is another (default: OJS["{group}"]["TLS_KEY"])',
+        help=f'PEM file with its key, if it is separate (default: OJS["{group}"]["TLS_KEY"])',
     )
 
 
 def server_options(certificate: Certificate | None) -> dict[str, Any]:
-    """What asyncio's servers are given."""
+    """Keyword arguments for asyncio's servers."""
     if certificate is None:
         return {}
     return {"ssl": certificate.context, "ssl_handshake_timeout": HANDSHAKE}
@@ -117,12 +117,12 @@ def server_options(certificate: Certificate | None) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def renewed(certificate: Certificate | None) -> AsyncIterator[None]:
-    """Read the certificate again when its files change, and at once on SIGHUP."""
+    """Reload the certificate when its files change, and immediately on SIGHUP."""
     if certificate is None:
         yield
         return
     loop = asyncio.get_running_loop()
-    # Only a main thread hears signals, and Windows has no SIGHUP.
+    # Only a main thread receives signals, and Windows has no SIGHUP.
     with contextlib.suppress(ValueError, RuntimeError, NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, certificate.renew)
     watching = asyncio.create_task(_watch(certificate))

@@ -1,4 +1,4 @@
-"""Show who may do what: every command of every protocol, the scope it takes, and on what."""
+"""Show all permissions: every command of every protocol, its scope and its objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKER = {
 
 
 def addresses() -> dict[tuple[str, str], list[str]]:
-    """The commands that have addresses: `POST /ojs/v1/jobs` and others that do the same."""
+    """The commands that have URLs, such as `POST /ojs/v1/jobs`, with their aliases."""
     # Imported here: URLs are set up when first needed.
     from workers import urls
 

@@ -1,4 +1,4 @@
-"""Make an AGQ worker's session key and print it: it is shown now and never again (AGQ §7.1).
+"""Create an AGQ worker's session key and print it. It cannot be shown again (AGQ §7.1).
 
 KEY=$(python manage.py createsessionkey worker-001)
 """
@@ -21,12 +21,12 @@ PROJECT_LENGTH = 100
 
 
 class Command(BaseCommand):
-    help = "Make an AGQ worker's session key and print it: it is shown now and never again."
+    help = "Create an AGQ worker's session key and print it. It cannot be shown again."
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("worker_id", help="the only worker that the key is for")
         parser.add_argument(
-            "--project", default="", help="the only project whose jobs it sees (default: all)"
+            "--project", default="", help="the only project whose jobs it can access (default: all)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,11 +1,11 @@
-"""Direct the workers from a shell or a deployment script.
+"""Send orders to workers from a shell or a deployment script.
 
     manage.py fleet quiet --label blue --wait --timeout 60
     manage.py fleet drain --label blue --max-unavailable 20% --floor 50% --wait --timeout 900
     manage.py fleet status --format json
 
-Exit codes: 0 it is done (with --wait: every worker has come to it); 1 it was refused or failed;
-2 the arguments are wrong; 3 --timeout passed before it was done; 4 no worker matches.
+Exit codes: 0 done (with --wait: every worker has followed); 1 refused or failed; 2 wrong arguments;
+3 --timeout passed before it was done; 4 no worker matches.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DIRECTIVES = {
 }
 HELP = {
     "quiet": "give them no more jobs",
-    "resume": "take that back",
-    "terminate": "let them finish what they have, and stop",
+    "resume": "withdraw a quiet",
+    "terminate": "let them finish their jobs and stop",
     "drain": "a few at a time: quiet, wait until idle, terminate",
     "status": "list them",
 }
@@ -106,8 +106,8 @@ class Command(BaseCommand):
             sub.add_argument("--format", choices=("text", "json"), default="text")
             if verb != "status":
                 sub.add_argument("--reason", default="", help="for the record")
-                sub.add_argument("--wait", action="store_true", help="until all have come to it")
-                sub.add_argument("--timeout", type=seconds, help="seconds to wait at most")
+                sub.add_argument("--wait", action="store_true", help="until all have followed")
+                sub.add_argument("--timeout", type=seconds, help="maximum seconds to wait")
             if verb == "drain":
                 _drain_options(sub)
 
@@ -127,7 +127,7 @@ class Command(BaseCommand):
             self._status(selector)
             return
         if selector.is_empty and not options["all"]:
-            self._fail("Say which workers: --label, --host, …; or --all.", WRONG)
+            self._fail("Select workers: --label, --host, …; or --all.", WRONG)
         if not selector.workers().exists():
             self._fail("No live worker matches.", NO_MATCH)
         if verb == "drain":
@@ -273,19 +273,19 @@ class Command(BaseCommand):
 
 def _selection(parser: Any) -> None:
     several: dict[str, Any] = {"action": "append", "default": []}
-    parser.add_argument("--label", **several, help="carrying it (repeat: all of them)")
-    parser.add_argument("--host", **several, help="on this host (repeat: any)")
+    parser.add_argument("--label", **several, help="workers with this label (repeat: all of them)")
+    parser.add_argument("--host", **several, help="workers on this host (repeat: any)")
     parser.add_argument(
-        "--version", dest="version_name", **several, help="of this version (repeat: any)"
+        "--version", dest="version_name", **several, help="workers of this version (repeat: any)"
     )
-    parser.add_argument("--queue", **several, help="serving it (repeat: any)")
+    parser.add_argument("--queue", **several, help="workers that serve this queue (repeat: any)")
     parser.add_argument(
         "--worker",
         **several,
         metavar="ID",
         help="stored under this id, or, with --project, with this id in it (repeat: any)",
     )
-    parser.add_argument("--project", **several, help="of this project (repeat: any)")
+    parser.add_argument("--project", **several, help="workers of this project (repeat: any)")
     parser.add_argument("--all", action="store_true", help="every live worker")
 
 
@@ -306,7 +306,7 @@ def _drain_options(parser: Any) -> None:
     parser.add_argument("--limit", type=seconds, help="seconds a worker has to finish its jobs")
     parser.add_argument("--then", choices=("terminate", "hold"), default="terminate")
     parser.add_argument(
-        "--replacement-label", default="", help="go on only while as many new workers carry it"
+        "--replacement-label", default="", help="continue only while as many new workers have it"
     )
 
 

@@ -19,7 +19,7 @@ class Command(BaseCommand):
             "file", nargs="?", type=Path, help="where to write it; without one, it is printed"
         )
         parser.add_argument(
-            "--check", action="store_true", help="write nothing; fail where something is missing"
+            "--check", action="store_true", help="write nothing; fail if something is missing"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -27,7 +27,7 @@ class Command(BaseCommand):
             text = written(document())
         except NotDescribed as problem:
             raise CommandError(
-                f"{problem} is described nowhere: workers/openapi/operations is the place."
+                f"{problem} is not described: add it to workers/openapi/operations."
             ) from problem
         if options["check"]:
             self.stdout.write("Every endpoint is described.")

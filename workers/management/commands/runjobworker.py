@@ -41,7 +41,7 @@ def words(text: str) -> list[str]:
 
 
 def speak(verbosity: int) -> None:
-    """Log to stderr, unless the site has configured where a worker's log lines go."""
+    """Log to stderr, unless the site has configured a worker's logging."""
     for name in ("jobs", "workers"):
         logger = logging.getLogger(name)
         if not logger.hasHandlers():
@@ -72,11 +72,11 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
     if not given["queues"]:
         raise CommandError("--queues must name at least one queue (§6.2).")
     if given["processes"] > 1 and given["worker_id"]:
-        raise CommandError("--worker-id is one process's own (§3.1).")
+        raise CommandError("--worker-id is for a single process (§3.1).")
     if given["processes"] > 1 and not hasattr(os, "fork"):
         raise CommandError("--processes needs a system that can fork; start several commands.")
     if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
-        raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
+        raise CommandError(f"Labels and --worker-id have at most {LONGEST_NAME} characters.")
     if is_reserved(given["worker_id"] or ""):
         raise CommandError(f"--worker-id must not contain '{SEPARATOR}'.")
     if given["url"]:
@@ -98,15 +98,15 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("--queues", type=words, default=["default"], help="in order of priority: a,b,c")
         add("--concurrency", type=int, help="jobs at once in each process (default: CONCURRENCY)")
-        add("--labels", type=words, default=[], help="to find these workers by: blue,gpu")
-        add("--grace-period", type=float, help="seconds for active jobs when told to end")
+        add("--labels", type=words, default=[], help="to select these workers by: blue,gpu")
+        add("--grace-period", type=float, help="seconds for active jobs when asked to end")
         add("--processes", type=int, default=1, help="worker processes; a crashed one is restarted")
-        add("--burst", action="store_true", help="run what there is, then end")
-        add("--max-memory", type=int, default=0, metavar="MB", help="then drain and start afresh")
+        add("--burst", action="store_true", help="run the waiting jobs, then end")
+        add("--max-memory", type=int, default=0, metavar="MB", help="then drain and restart")
         alive.add_argument(parser)
         add("--known-types", action="store_true", help="leave types without a handler to others")
         add("--reaper", action="store_true", help="run the reaper's sweeps in this process too")
-        add("--reload", action="store_true", help="start afresh when code changes; for development")
+        add("--reload", action="store_true", help="restart when code changes; for development")
         add("--worker-id", help="only with one process (default: a new one each time)")
         add("--url", default=os.environ.get("OJS_URL", ""), help="an OJS server [OJS_URL]")
         add(
@@ -115,13 +115,17 @@ class Command(BaseCommand):
             help="for --url; better in the environment, where `ps` does not show it "
             "[OJS_AUTH_TOKEN]",
         )
-        add("--poll-interval", type=float, default=1.0, help="seconds, where --url does not wait")
+        add(
+            "--poll-interval",
+            type=float,
+            default=1.0,
+            help="seconds, if --url cannot wait",
+        )
 
     def check(self, *args: Any, **kwargs: Any) -> None:
         """Run the system checks, of which that of the Tasks framework may raise.
 
-        It does where any alias of `TASKS` names a backend that cannot be used. Jobs of ours can be
-        run all the same.
+        It raises if any alias of `TASKS` names an unusable backend. Our jobs can run regardless.
         """
         try:
             super().check(*args, **kwargs)
@@ -151,8 +155,8 @@ class Command(BaseCommand):
                 "No handler was found in the modules handlers.py and tasks.py of the installed "
                 "apps: jobs of these queues will wait, or fail."
             )
-        # Imported objects stay: the collector need not scan them again and again, and forked
-        # children keep sharing them.
+        # Imported objects stay: the collector need not scan them repeatedly, and forked children
+        # continue to share them.
         gc.collect()
         gc.freeze()
         outside = alive.outside(given)
@@ -207,7 +211,7 @@ class Command(BaseCommand):
                 logging.getLogger("workers.runtime").error("The server refuses: %s", problem)
                 code = 1
         if len(process.active) and not given["reload"]:
-            # A handler ignored its shutdown, and would keep the interpreter waiting.
+            # A handler ignored its shutdown, and would keep the interpreter running.
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -215,7 +219,7 @@ class Command(BaseCommand):
         return code
 
     def _sweeping(self, given: dict[str, Any]) -> AbstractContextManager[object]:
-        """Run the reaper beside the worker, or see whether anything else does."""
+        """Run the reaper beside the worker, or check whether another process does."""
         if given["reaper"]:
             return in_thread.sweeping()
         return contextlib.nullcontext() if given["url"] else in_thread.missing_reaper_is_logged()

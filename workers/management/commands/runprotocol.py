@@ -1,4 +1,4 @@
-"""Serve the workers of a protocol that has a server of its own, beside the HTTP port."""
+"""Serve the workers of a protocol that has a server with its own port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, one module for each part of the API, put together."""
+"""The tables of operations, one module for each part of the API."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OF_PROTOCOLS: list[ModuleType] = [
     for protocol in protocols()
     if protocol.http is not None and protocol.http.operations
 ]
-"""What the packages of worker protocols name: `OPERATIONS`, and where there are any, `ALIASES`,
-`TAGS`, `COMPONENTS` and `LINKS`. One whose answers have a `MEDIA_TYPE` of its own also has
-`REFUSED`, the beginning of its refusals' names, and `refusal()`, which writes one."""
+"""Attributes of worker protocols' packages: `OPERATIONS`, and optionally `ALIASES`, `TAGS`,
+`COMPONENTS` and `LINKS`. A protocol whose responses have their own `MEDIA_TYPE` also has
+`REFUSED`, the prefix of its refusals' names, and `refusal()`, which renders one."""
 
 TABLES = (
     jobs,
@@ -53,24 +53,24 @@ OPERATIONS: dict[Key, Operation] = {
 ALIASES: dict[Key, Key] = {
     key: same for table in TABLES for key, same in getattr(table, "ALIASES", {}).items()
 }
-"""Other ways to say the same, for other clients."""
+"""Other paths for the same operations, for other clients."""
 
 TAGS = {
-    "Jobs": "Enqueue, look, cancel.",
+    "Jobs": "Enqueue, inspect, cancel.",
     "Bulk": "Many jobs in one request.",
-    "Results": "What jobs led to.",
-    "Progress": "How far jobs are.",
+    "Results": "The outcomes of jobs.",
+    "Progress": "The progress of running jobs.",
     "Workflows": "Chains, groups, batches and graphs of jobs.",
-    "Cron": "Jobs that come again and again.",
+    "Cron": "Jobs that are enqueued on a schedule.",
     "Workers": "The worker protocol: fetch, settle, heartbeat.",
-    "Checkpoints": "What a job keeps for its next attempt.",
-    "Queues": "What waits, and where.",
-    "Rate limits": "How many jobs of a key may start.",
-    "Job specs": "What a deployment registers.",
-    "Dead letter": "Jobs that were given up.",
+    "Checkpoints": "State that a job saves for its next attempt.",
+    "Queues": "Queues, their configuration and their jobs.",
+    "Rate limits": "Limits on starts of jobs with a common key.",
+    "Job specs": "Checksums of job types that a deployment registers.",
+    "Dead letter": "Jobs that failed for good.",
     "Events": "What happened.",
-    "Server": "What it can do, and how it is.",
-    "Admin": "For operators without a browser.",
+    "Server": "Capabilities, health and metrics of the server.",
+    "Admin": "The Admin API for operators.",
 }
 for table in OF_PROTOCOLS:
     TAGS |= getattr(table, "TAGS", {})

@@ -1,4 +1,4 @@
-"""The Admin API: jobs, dead letter, statistics, the server itself."""
+"""The Admin API: jobs, the dead letter, statistics, the server itself."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ WHOLE = obj(
     args=array({}),
     meta=free(),
     errors=array(free()),
-    retry_policy=nullable(free("In force: with what the client left out.")),
-    metadata=free("When what happened."),
+    retry_policy=nullable(free("The effective policy, including defaults.")),
+    metadata=free("Timestamps of the job."),
     worker_id=text(),
-    redacted=boolean('What `OJS["REDACT_KEYS"]` names is hidden from this key.'),
+    redacted=boolean('Values of the keys in `OJS["REDACT_KEYS"]` are hidden.'),
     previous_state=ref("JobState"),
     re_enqueued_at=TIME,
-    job=free("The same once more."),
+    job=free("The same job again."),
 )
 KNOWN = DONE | {"errors": [], "retry_policy": None, "metadata": {}, "worker_id": "worker-1"}
 LINES = Reply(
@@ -124,23 +124,23 @@ OPERATIONS = {
         "Admin",
         "Cancel a job",
         {200: DETAIL},
-        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
+        refusals=NO_JOB + refuses(Conflict, "The job has finished already."),
         **WHY,
     ),
     ("POST", f"{BASE}/jobs/{{job_id}}/retry"): Operation(
         "Admin",
         "Give a discarded or cancelled job fresh attempts",
         {200: DETAIL},
-        refusals=NO_JOB + refuses(Conflict, "It is neither."),
+        refusals=NO_JOB + refuses(Conflict, "The job is in neither state."),
         **WHY,
     ),
     ("GET", f"{BASE}/dead-letter"): Operation("Admin", "Search the dead letter", {200: LINES}),
     ("DELETE", f"{BASE}/dead-letter"): Operation(
         "Admin",
-        "Delete the dead letter, or a part of it, for good",
+        "Permanently delete the dead letter or a part of it",
         {
             200: Reply(
-                "A bounded number in one request.",
+                "A limited number per request.",
                 obj("purged_count has_more", purged_count=COUNT, has_more=boolean()),
                 {"purged_count": 17, "has_more": False},
             )
@@ -150,7 +150,7 @@ OPERATIONS = {
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(
         "Admin",
-        "How many dead jobs there are, of which queue and with which error",
+        "The number of dead jobs, by queue and by error",
         {
             200: Reply(
                 "Counted now.",
@@ -179,8 +179,8 @@ OPERATIONS = {
     ),
     ("DELETE", f"{BASE}/dead-letter/{{job_id}}"): Operation(
         "Admin",
-        "Delete a job of the dead letter for good",
-        {204: Reply("It is gone.")},
+        "Permanently delete a job of the dead letter",
+        {204: Reply("The job was deleted.")},
         refusals=NOT_DEAD,
     ),
     ("POST", f"{BASE}/dead-letter/{{job_id}}/retry"): Operation(
@@ -192,10 +192,10 @@ OPERATIONS = {
     ),
     ("GET", f"{BASE}/stats/history"): Operation(
         "Admin",
-        "What happened when, for charts",
+        "History, for charts",
         {
             200: Reply(
-                "One point a period, oldest first.",
+                "One point per period, oldest first.",
                 obj(
                     "period queue data",
                     period=text(),
@@ -220,23 +220,23 @@ OPERATIONS = {
     ),
     ("GET", f"{BASE}/system/maintenance"): Operation(
         "Admin",
-        "Whether the server is in maintenance",
+        "Show whether the server is in maintenance mode",
         {200: Reply("It.", MAINTENANCE, NONE)},
     ),
     ("POST", f"{BASE}/system/maintenance"): Operation(
         "Admin",
         "Begin maintenance, or end it",
-        {200: Reply("How it is now.", MAINTENANCE, NONE | {"disabled_at": JOB["created_at"]})},
+        {200: Reply("The current state.", MAINTENANCE, NONE | {"disabled_at": JOB["created_at"]})},
         "OJS admin API §12.1.",
         body=SwitchMaintenance,
         example={"enabled": True, "reason": "migration", "estimated_duration": "PT30M"},
     ),
     ("GET", f"{BASE}/system/config"): Operation(
         "Admin",
-        "What the server is configured to",
+        "Show the server's configuration",
         {
             200: Reply(
-                "But for secrets; durations in seconds.",
+                "Without secrets; durations in seconds.",
                 obj(
                     "specversion version backend capabilities extensions options",
                     specversion=text(),

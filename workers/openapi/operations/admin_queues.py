@@ -1,4 +1,4 @@
-"""The Admin API: queues, and many jobs by a filter."""
+"""The Admin API: queues, and changes to many jobs by a filter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_filter(verb: str, summary: str) -> Operation:
         summary,
         {
             200: Reply(
-                "What was done; or what a dry run would do.",
+                "What was changed, or would be without the dry run.",
                 obj(
                     "action matched succeeded failed errors has_more",
                     action=text(),
@@ -46,13 +46,13 @@ def by_filter(verb: str, summary: str) -> Operation:
                     succeeded=COUNT,
                     failed=COUNT,
                     errors=array(obj("job_id error", job_id=text(), error=text())),
-                    has_more=boolean("There are more: ask again."),
+                    has_more=boolean("There are more: repeat the request."),
                     dry_run=boolean(),
                 ),
                 REPORT | {"action": verb},
             )
         },
-        "A bounded number in one request, all of them or none (OJS admin API §8).",
+        "A limited number per request, all of them or none (OJS admin API §8).",
         body=AdminChange,
         example={"filter": {"queue": "email"}, "confirm": True, "reason": "mail server is back"},
     )
@@ -77,7 +77,7 @@ def stopped(summary: str, like: str, body: type[Members]) -> Operation:
 OPERATIONS = {
     ("GET", f"{BASE}/queues"): Operation(
         "Admin",
-        "Every queue, how deep it is and how it fares",
+        "List queues with their depth and throughput",
         {
             200: Reply(
                 "By name.",
@@ -93,7 +93,7 @@ OPERATIONS = {
     ),
     ("GET", f"{BASE}/queues/{{name}}"): Operation(
         "Admin",
-        "A queue with its configuration",
+        "Show a queue with its configuration",
         {
             200: Reply(
                 "It.",
@@ -109,12 +109,16 @@ OPERATIONS = {
         },
         refusals=NO_QUEUE,
     ),
-    ("POST", f"{BASE}/queues/{{name}}/pause"): stopped("Hand out none of its jobs", "pause", Pause),
-    ("POST", f"{BASE}/queues/{{name}}/resume"): stopped("Hand them out again", "resume", Reason),
+    ("POST", f"{BASE}/queues/{{name}}/pause"): stopped("Pause a queue", "pause", Pause),
+    ("POST", f"{BASE}/queues/{{name}}/resume"): stopped("Resume a queue", "resume", Reason),
     ("PUT", f"{BASE}/queues/{{name}}/rate-limit"): Operation(
         "Admin",
         "Set the rate limit of a whole queue",
-        {200: Reply("The queue as it is now.", obj("name status config", **FULL), CONFIGURED)},
+        {
+            200: Reply(
+                "The queue with its new limit.", obj("name status config", **FULL), CONFIGURED
+            )
+        },
         "OJS rate limiting §7.2.",
         body=queue_schema(),
         example={"limit": 100, "period": "PT1M"},
@@ -124,7 +128,7 @@ OPERATIONS = {
         "retry", "Give many jobs of the dead letter fresh attempts"
     ),
     ("POST", f"{BASE}/jobs/bulk/cancel"): by_filter("cancel", "Cancel many jobs"),
-    ("POST", f"{BASE}/jobs/bulk/delete"): by_filter("delete", "Delete many jobs for good"),
+    ("POST", f"{BASE}/jobs/bulk/delete"): by_filter("delete", "Permanently delete many jobs"),
 }
 ALIASES = {
     (method, path.replace("/ojs/v1/", f"{BASE}/", 1)): (method, path)

@@ -1,4 +1,4 @@
-"""Many jobs at once, and the priority of one."""
+"""Operations on many jobs, and the priority of one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .jobs import JOB, NEW_JOB
 ID = JOB["id"]
 KEY_HEADER = (IDEMPOTENCY_KEY,)
 
-USED = refuses(Conflict, "The idempotency key was used for another request.")
+USED = refuses(Conflict, "The idempotency key was used for a different request.")
 TOO_MANY = refuses(BatchTooLarge, 'More than `OJS["MAX_BULK"]` jobs.')
-NONE = "Nothing was done: none of the jobs could be, or not all of an atomic request."
+NONE = "Nothing was done: no job could be changed, or not every job of an atomic request."
 
 ITEM = obj("index job_id status", index=COUNT, job_id=text(), status=text(), reason=text())
 
 
 def change(verb: str, did: str, states: str, description: str) -> Operation:
-    """The three verbs that take a selection of jobs."""
+    """The three operations that change selected jobs."""
     report = obj(
         **{"total_matched": COUNT, did: COUNT, "skipped": COUNT},
         items=array(ITEM),
-        has_more=boolean("There are more: ask again."),
+        has_more=boolean("There are more: repeat the request."),
         dry_run=boolean(),
     )
     item = {"index": 0, "job_id": ID, "status": did}
@@ -38,7 +38,7 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
         "Bulk",
         f"{verb} many jobs",
         {
-            200: Reply("All of them; or what a dry run would touch.", report, example),
+            200: Reply("All of them, or the result of a dry run.", report, example),
             207: Reply(
                 "Some of them.",
                 report,
@@ -46,8 +46,8 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
             ),
             422: Reply(NONE, {"anyOf": [report, ref("Error")]}),
         },
-        f"{description} Jobs that are {states} are taken, others are skipped. By ids or by a "
-        "filter; one request changes a bounded number and says if there are more.",
+        f"{description} Changes jobs that are {states}, and skips others. Jobs are selected by ids "
+        "or by a filter; one request changes a limited number and reports whether there are more.",
         body=BulkChange,
         example={"filter": {"queue": "email", "type": "email.send"}, "dry_run": True},
         headers=KEY_HEADER,
@@ -83,7 +83,7 @@ OPERATIONS = {
         "Enqueue many jobs",
         {
             201: Reply("All of them.", ENQUEUED, CREATED),
-            207: Reply("Some of them; each item says what became of it.", ENQUEUED),
+            207: Reply("Some of them; each item has its own result.", ENQUEUED),
             422: Reply(NONE, {"anyOf": [ENQUEUED, ref("Error")]}),
         },
         "OJS bulk operations §5.",
@@ -99,11 +99,11 @@ OPERATIONS = {
         "Retry", "retried", "discarded or retryable", "OJS bulk operations §7."
     ),
     ("POST", "/ojs/v1/jobs/bulk/delete"): change(
-        "Delete", "deleted", "finished", "OJS bulk operations §8: for good."
+        "Delete", "deleted", "finished", "OJS bulk operations §8: permanently."
     ),
     ("PATCH", "/ojs/v1/jobs/{job_id}"): Operation(
         "Jobs",
-        "Change the priority of a job that waits",
+        "Change the priority of a waiting job",
         {
             200: Reply(
                 "The job with its new priority.",
@@ -125,7 +125,7 @@ OPERATIONS = {
         "OJS priority §8.1.",
         body=NewPriority,
         example={"priority": 10},
-        refusals=NO_JOB + refuses(Conflict, "It does not wait any more."),
+        refusals=NO_JOB + refuses(Conflict, "The job is no longer waiting."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

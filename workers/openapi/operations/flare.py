@@ -1,4 +1,4 @@
-"""The Zeridion Flare Workers API; there where `OJS["FLARE"]["ENABLED"]` says so."""
+"""The Zeridion Flare Workers API, if `OJS["FLARE"]["ENABLED"]` is set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEDIA_TYPE = "application/json"
 REFUSED = "FlareRefused"
 refusal = views.refusal
 ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
-TAGS = {"Flare": "The Zeridion Flare Workers API, where it is switched on."}
+TAGS = {"Flare": "The Zeridion Flare Workers API, if it is enabled."}
 LINKS = {("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",))}
 JOB = {
     "id": ID,
@@ -101,7 +101,11 @@ WHOLE = {200: Reply("The job.", ref("FlareJob"), JOB)}
 OPERATIONS = {
     ("POST", "/flare/v1/workers/register"): flare(
         "Register a worker and its schedules",
-        {200: Reply("It is known.", obj("status", status=text()), {"status": "registered"})},
+        {
+            200: Reply(
+                "The worker was registered.", obj("status", status=text()), {"status": "registered"}
+            )
+        },
         body=Registration,
         example={"worker_id": "w-1", "queues": ["email"], "job_types": ["email.send"]},
     ),
@@ -109,7 +113,7 @@ OPERATIONS = {
         "Fetch jobs",
         {
             200: Reply(
-                "None is a normal answer.",
+                "The claimed jobs; an empty array is a normal response.",
                 obj(
                     "jobs",
                     jobs=array(
@@ -150,10 +154,10 @@ OPERATIONS = {
         refusals=NO_JOB + STATE,
     ),
     ("POST", "/flare/v1/workers/heartbeat"): flare(
-        "Say that a job goes on",
+        "Report that a job is still running",
         {
             200: Reply(
-                "`cancel`: it was cancelled meanwhile.",
+                "`cancel`: the job was cancelled meanwhile.",
                 obj("status", status=enum("ok", "cancel")),
                 {"status": "ok"},
             )

@@ -1,4 +1,4 @@
-"""The Admin API: workers, and how the whole server is doing."""
+"""The Admin API: workers, and statistics of the whole server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable,
 from .admin import BASE, FIRST, LINE, PAGINATION, WHY
 
 NO_WORKER = refuses(NotFound, "There is no such worker.")
-GONE = refuses(Conflict, "It is gone, or nothing leads back to running.")
+GONE = refuses(Conflict, "The worker is gone, or cannot return to running.")
 STATES = ("running", "quiet", "terminate", "stale")
 WORKER = {
     "id": text(
-        "Where another worker of this id is stored already: `PROJECT@/ID`, for a key without a "
-        "project."
+        "Present if another worker of this id is stored already: `PROJECT@/ID`, for a key without "
+        "a project."
     ),
-    "project": nullable(text("Null for a worker without one.")),
+    "project": nullable(text("Null for a worker without a project.")),
     "hostname": text(),
     "pid": nullable(integer()),
     "state": enum(*STATES, "terminated"),
@@ -31,7 +31,7 @@ WORKER = {
     "queues": array(text()),
     "labels": array(text()),
     "capabilities": array({}),
-    "versions": free("Which versions it takes of a job type, where not all: `>=1.0 <3.0`."),
+    "versions": free("Accepted versions by job type, if not all: `>=1.0 <3.0`."),
     "concurrency": nullable(integer()),
     "active_jobs": COUNT,
     "jobs_done": COUNT,
@@ -82,7 +82,7 @@ DETAIL = {
     ),
 }
 ORDERED = Reply(
-    "The worker; it hears it with its next heartbeat.",
+    "The worker; it is notified with its next heartbeat.",
     obj(f"{' '.join(WORKER)} jobs directives signalled", **WORKER, **DETAIL, signalled=boolean()),
     ONE | {"directive": "quiet", "jobs": [], "directives": [], "signalled": True},
 )
@@ -93,13 +93,13 @@ MANY: dict[str, Any] = {
     "example": {"filter": {"label": "blue"}, "confirm": True, "reason": "Release 42"},
 }
 ORDERED_MANY = Reply(
-    "Whom it was for; each hears it with its next heartbeat.",
+    "The addressed workers; each is notified with its next heartbeat.",
     obj(
         "action matched signalled active_jobs workers unserved_queues has_more",
         action=text(),
         matched=COUNT,
-        signalled=integer("To how many it was new.", minimum=0),
-        active_jobs=integer("In their hands.", minimum=0),
+        signalled=integer("The number of workers whose directive changed.", minimum=0),
+        active_jobs=integer("Jobs that they hold.", minimum=0),
         workers=array(text()),
         unserved_queues=array(text()),
         has_more=boolean(),
@@ -121,11 +121,11 @@ OPERATIONS = {
         "Admin", "Ask many workers to take no more jobs", {200: ORDERED_MANY}, **MANY
     ),
     ("POST", f"{BASE}/workers/bulk/resume"): Operation(
-        "Admin", "Take that back from many", {200: ORDERED_MANY}, **MANY
+        "Admin", "Ask many workers to resume", {200: ORDERED_MANY}, **MANY
     ),
     ("POST", f"{BASE}/workers/bulk/terminate"): Operation(
         "Admin",
-        "Ask many workers to finish what they have, and to stop",
+        "Ask many workers to finish their jobs and stop",
         {200: ORDERED_MANY},
         **MANY,
     ),
@@ -148,7 +148,7 @@ OPERATIONS = {
     ),
     ("GET", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",
-        "A worker, the jobs in its hands and what was asked of it",
+        "Show a worker, its jobs and its directives",
         {
             200: Reply(
                 "The worker.",
@@ -160,24 +160,24 @@ OPERATIONS = {
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/quiet"): Operation(
         "Admin",
-        "Ask it to take no more jobs",
+        "Ask a worker to take no more jobs",
         {200: ORDERED},
         refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/resume"): Operation(
-        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER + GONE, **WHY
+        "Admin", "Ask a worker to resume", {200: ORDERED}, refusals=NO_WORKER + GONE, **WHY
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/terminate"): Operation(
         "Admin",
-        "Ask it to finish what it has, and to stop",
+        "Ask a worker to finish its jobs and stop",
         {200: ORDERED},
         refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/directive"): Operation(
         "Admin",
-        "Ask it for a state",
+        "Send a directive to a worker",
         {200: ORDERED},
         body=Direct,
         example={"directive": "terminate", "reason": "new version"},
@@ -185,10 +185,10 @@ OPERATIONS = {
     ),
     ("DELETE", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",
-        "Forget a stale worker, and take its jobs back",
+        "Remove a stale worker, and reclaim its jobs",
         {
             200: Reply(
-                "It is forgotten.",
+                "The worker was removed.",
                 obj(
                     "id deregistered removed jobs_rescheduled",
                     id=text(),
@@ -204,7 +204,7 @@ OPERATIONS = {
                 },
             )
         },
-        refusals=NO_WORKER + refuses(Conflict, "It is not stale."),
+        refusals=NO_WORKER + refuses(Conflict, "The worker is not stale."),
         **WHY,
     ),
     ("GET", f"{BASE}/stats"): Operation(
@@ -215,7 +215,7 @@ OPERATIONS = {
                 "Counted now.",
                 obj(
                     "queues workers jobs throughput uptime_seconds",
-                    queues={"description": "Their number, or what is known of them."},
+                    queues={"description": "Their number, or an object with details."},
                     workers=COUNT,
                     jobs=free(),
                     throughput=free(),

@@ -67,11 +67,11 @@ CANCELLED = JOB | {
     "cancelled_at": "2026-02-12T10:31:00.000Z",
     "previous_state": "available",
 }
-BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy breaks a rule.")
+BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy is invalid.")
 TAKEN = (
     refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
     + BREAKS_RETRY
-    + refuses(Unsupported, "The version of the envelope is not ours.")
+    + refuses(Unsupported, "The version of the envelope is not supported.")
     + LARGE_META
     + CLOSED
     + FULL
@@ -106,8 +106,8 @@ PROGRESS_HEADERS = {
 }
 REPORTED = Operation(
     "Progress",
-    "Report how far a job is",
-    {200: Reply("How far it is now: never less than it was.", PROGRESS, PROGRESS_HEADERS)},
+    "Report the progress of a job",
+    {200: Reply("The current progress, which never decreases.", PROGRESS, PROGRESS_HEADERS)},
     body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
     refusals=NO_JOB,
@@ -120,7 +120,7 @@ OPERATIONS = {
         {
             201: Reply("The job as it was stored.", ref("JobReply"), {"job": JOB}, ("Location",)),
             200: Reply(
-                "A unique policy ignored the job; this one is there already.",
+                "A unique policy ignored the job; this one existed already.",
                 ref("JobReply"),
                 {"job": JOB, "deduplicated": True},
             ),
@@ -192,7 +192,7 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
         "Jobs",
-        "Enqueue many jobs, all or none",
+        "Enqueue many jobs: all or none",
         {
             201: Reply(
                 "All of them, in the order given.",
@@ -209,7 +209,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(
         "Jobs",
-        "Everything about a job",
+        "Show everything about a job",
         {200: Reply("The job with its failed attempts.", ref("JobReply"), {"job": DONE})},
         refusals=NO_JOB,
     ),
@@ -217,8 +217,8 @@ OPERATIONS = {
         "Jobs",
         "Cancel a job",
         {200: Reply("The cancelled job.", ref("ChangedJobReply"), {"job": CANCELLED})},
-        "An active one too: its worker hears of it with the next heartbeat (OJS core §7.6).",
-        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
+        "Even an active one: its worker is notified with the next heartbeat (OJS core §7.6).",
+        refusals=NO_JOB + refuses(Conflict, "The job has finished already."),
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/activate"): Operation(
         "Jobs",
@@ -230,14 +230,14 @@ OPERATIONS = {
                 {"job": JOB | {"previous_state": "pending"}},
             )
         },
-        refusals=NO_JOB + refuses(Conflict, "It is not pending, or waits for other jobs."),
+        refusals=NO_JOB + refuses(Conflict, "The job is not pending, or waits for other jobs."),
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/result"): Operation(
         "Results",
-        "The result of a job, now or when there is one",
+        "Read the result of a job, or wait for it",
         {
             200: Reply(
-                "The outcome; without one, `Retry-After` says when to ask again.",
+                "The outcome; without one, `Retry-After` gives the time of the next request.",
                 RESULT,
                 {
                     "job_id": JOB["id"],
@@ -249,15 +249,15 @@ OPERATIONS = {
             )
         },
         refusals=NO_JOB
-        + refuses(WaitTimeout, "It has not finished in time.")
-        + refuses(ResultPruned, "Its result's retention has passed."),
+        + refuses(WaitTimeout, "The job has not finished in time.")
+        + refuses(ResultPruned, "The result has expired."),
     ),
     ("POST", "/ojs/v1/jobs/results"): Operation(
         "Results",
-        "The results of many jobs",
+        "Read the results of many jobs",
         {
             200: Reply(
-                "Id → state and result; null where there is no such job.",
+                "Id → state and result; null for jobs that do not exist.",
                 obj(
                     "results",
                     results={
@@ -278,13 +278,13 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
         "Progress",
-        "How far a job is",
-        {200: Reply("null where nobody said.", PROGRESS, PROGRESS_HEADERS)},
+        "Read the progress of a job",
+        {200: Reply("The progress; null if none was reported.", PROGRESS, PROGRESS_HEADERS)},
         refusals=NO_JOB,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress/stream"): Operation(
         "Jobs",
-        "Follow how far a job is",
+        "Follow the progress of a job",
         {
             200: Reply(
                 "`progress` for each report, then `completed`, `failed` or `cancelled`.",
@@ -298,7 +298,7 @@ OPERATIONS = {
             )
         },
         "Server-sent events (OJS progress §7.2). The stream ends with the job, or after "
-        '`OJS["MAX_WAIT"]`; an `EventSource` comes back by itself.',
+        '`OJS["MAX_WAIT"]`; an `EventSource` reconnects automatically.',
         refusals=NO_JOB
         + refuses(NeedsEventLoop, "Django's ASGI handler serves it, without `JobServer.around()`."),
     ),

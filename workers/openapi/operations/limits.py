@@ -35,10 +35,10 @@ LIMITED = {
 OPERATIONS = {
     ("GET", "/ojs/v1/rate-limits"): Operation(
         "Rate limits",
-        "Where the rate limits stand",
+        "List rate limits and their current state",
         {
             200: Reply(
-                "Each key that was used.",
+                "Every key that was used.",
                 obj("items pagination", items=array(LIMIT), pagination=ref("Pagination")),
                 {
                     "items": [LIMITED],
@@ -50,7 +50,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
-        "Where a rate limit stands",
+        "Show a rate limit and its current state",
         {200: Reply("It.", LIMIT, LIMITED)},
         refusals=refuses(NotFound, "No job has used this key."),
     ),
@@ -64,7 +64,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(
         "Job specs",
-        "What is registered",
+        "List job specs",
         {
             200: Reply(
                 "By type.",
@@ -89,7 +89,7 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/job-specs"): Operation(
         "Job specs",
-        "Register what a deployment runs",
+        "Register the job specs of a deployment",
         {
             200: Reply(
                 "All of them.",
@@ -97,7 +97,7 @@ OPERATIONS = {
                 {"registered": 1, "unchanged": 0},
             )
         },
-        "Only workers whose checksum of a type matches are given its jobs.",
+        "Only workers with a matching checksum of a type get its jobs.",
         body=RegisterSpecs,
         example={"specs": {"email": "sha256:9f86d081"}},
     ),
@@ -106,7 +106,7 @@ OPERATIONS = {
         "Withdraw one",
         {
             200: Reply(
-                "It is gone.",
+                "The spec was deleted.",
                 obj("type deleted", type=text(), deleted=boolean()),
                 {"type": "email.send", "deleted": True},
             )

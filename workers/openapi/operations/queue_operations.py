@@ -1,4 +1,4 @@
-"""What operators tell queues."""
+"""Operators' requests about queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..schema import (
 )
 
 NO_QUEUE = refuses(NotFound, "There is no such queue.")
-NOT_OURS = refuses(Unsupported, "A member of the documents that this server does not have.")
+NOT_OURS = refuses(Unsupported, "A member of the documents that this server does not support.")
 ABOUT = {
     "name": "email",
     "status": "active",
@@ -105,19 +105,19 @@ def stopped(
 OPERATIONS = {
     ("POST", "/ojs/v1/queues"): Operation(
         "Queues",
-        "Make a queue before its first job",
+        "Create a queue before its first job",
         {201: Reply("The queue.", obj("name status config", **FULL), CONFIGURED)},
         "Queue configuration §9.2.",
         body=NewQueue,
         example={"name": "email", "config": {"concurrency": 10}},
-        refusals=refuses(Conflict, "It is there already.") + NOT_OURS,
+        refusals=refuses(Conflict, "The queue exists already.") + NOT_OURS,
     ),
     ("GET", "/ojs/v1/queues/{name}"): Operation(
         "Queues",
-        "A queue, its configuration and how deep it is",
+        "Show a queue, its configuration and its depth",
         {
             200: Reply(
-                "Its members stand at the top level, too.",
+                "Its members are at the top level, too.",
                 obj("name status queue stats counts", **FULL, queue=free(), stats=COUNTS)
                 | {"additionalProperties": True},
                 CONFIGURED | {"queue": CONFIGURED, "stats": STATS, "counts": {}},
@@ -142,19 +142,19 @@ OPERATIONS = {
                 {"queue": "email", "strategy": "reject", "jobs_affected": 0, "state": state},
             )
             for status, state, description in (
-                (200, "deleted", "It is gone."),
-                (202, "draining", "It goes when its active jobs have ended."),
+                (200, "deleted", "The queue was deleted."),
+                (202, "draining", "The queue will be deleted when its active jobs have ended."),
             )
         },
         "Queue configuration §5.3.",
         body=DeleteQueue,
         example={"strategy": "move", "target_queue": "default"},
         optional=True,
-        refusals=NO_QUEUE + refuses(Conflict, "It has jobs, and the strategy is to refuse then."),
+        refusals=NO_QUEUE + refuses(Conflict, "The queue has jobs, and the strategy is `reject`."),
     ),
     ("GET", "/ojs/v1/queues/{name}/stats"): Operation(
         "Queues",
-        "How many jobs it has in which state",
+        "Count the jobs of a queue by state",
         {
             200: Reply(
                 "Counted now.",
@@ -177,7 +177,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/queues/{name}/priority-stats"): Operation(
         "Queues",
-        "How many available jobs there are of each priority",
+        "Count the available jobs of a queue by priority",
         {
             200: Reply(
                 "Priority → jobs.",
@@ -193,7 +193,7 @@ OPERATIONS = {
         refusals=NO_QUEUE,
     ),
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
-        "Hand out none of its jobs", "paused_at", body=ShortReason
+        "Pause a queue", "paused_at", body=ShortReason
     ),
     ("POST", "/ojs/v1/queues/{name}/drain"): stopped(
         "Accept no new jobs, work off those there are", "draining_since", refusals=NO_QUEUE
@@ -203,7 +203,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/queues/{name}/config"): Operation(
         "Queues",
-        "What a queue was told",
+        "Show the configuration of a queue",
         {
             200: Reply(
                 "Its configuration.",
@@ -215,30 +215,30 @@ OPERATIONS = {
     ),
     ("PUT", "/ojs/v1/queues/{name}/config"): Operation(
         "Queues",
-        "Tell a queue something",
+        "Configure a queue",
         {
             200: Reply(
-                "The queue as it is now.",
+                "The queue with its new configuration.",
                 obj("name status config queue", **FULL, queue=free()),
                 CONFIGURED | {"queue": CONFIGURED},
             )
         },
-        "What is not named stays as it is (queue configuration §9.1, backpressure §6.2).",
+        "Other members remain unchanged (queue configuration §9.1, backpressure §6.2).",
         body=QueueConfig,
         example={"backpressure": {"max_depth": 1000, "strategy": "reject"}},
         refusals=NOT_OURS,
     ),
     ("DELETE", "/ojs/v1/queues/{name}/jobs"): Operation(
         "Queues",
-        "Delete its jobs of some states for good",
+        "Permanently delete jobs of a queue by state",
         {
             200: Reply(
-                "A bounded number in one request.",
+                "A limited number per request.",
                 obj(
                     "purged_count states has_more",
                     purged_count=COUNT,
                     states=array(text()),
-                    has_more=boolean("There are more: ask again."),
+                    has_more=boolean("There are more: repeat the request."),
                 ),
                 {"purged_count": 17, "states": ["completed"], "has_more": False},
             )

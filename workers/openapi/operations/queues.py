@@ -1,4 +1,4 @@
-"""Queues, dead letter, events, and what machines watch."""
+"""Queues, the dead letter, events, and endpoints for monitoring."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ STREAMED = {
     )
 }
 UNSTREAMED = (
-    *refuses(TooManyConnections, "The client keeps as many connections open as it may."),
+    *refuses(TooManyConnections, "The client has reached its limit of open connections."),
     *refuses(NeedsEventLoop, "The server has no event loop."),
 )
 HEALTH = obj(
@@ -178,16 +178,16 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
-        "A job of the dead letter",
-        {200: Reply("It, with its failed attempts.", ref("JobReply"), {"job": DEAD})},
+        "Show a job of the dead letter",
+        {200: Reply("The job with its failed attempts.", ref("JobReply"), {"job": DEAD})},
         refusals=NOT_DEAD,
     ),
     ("DELETE", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
-        "Delete a job of the dead letter for good",
+        "Permanently delete a job of the dead letter",
         {
             200: Reply(
-                "It is gone.",
+                "The job was deleted.",
                 obj("deleted job_id", deleted=boolean(), job_id=text()),
                 {"deleted": True, "job_id": JOB["id"]},
             )
@@ -196,7 +196,7 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/dead-letter/{job_id}/retry"): Operation(
         "Dead letter",
-        "Enqueue it again with fresh attempts",
+        "Enqueue a dead job again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
         "`meta` counts how often it was (`ojs.replay_count`).",
         body=RetryDead,
@@ -206,10 +206,10 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
-        "What happened, in order",
+        "List events in order",
         {
             200: Reply(
-                "Read on with `after=<cursor>`; nothing is missed and nothing repeated.",
+                "Continue with `after=<cursor>`; no event is missed or repeated.",
                 obj(
                     "events cursor has_more",
                     events=array(ref("Event")),
@@ -253,11 +253,11 @@ OPERATIONS = {
         {101: Reply('Send `{"action":"subscribe","channel":"all"}`.')},
         "OJS realtime §3, with the subprotocol `ojs.v1`. A browser sends its key as another "
         "subprotocol, `bearer.KEY`.",
-        refusals=refuses(UpgradeRequired, "The request opens no WebSocket."),
+        refusals=refuses(UpgradeRequired, "The request is not a WebSocket handshake."),
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
-        "How the server is",
+        "Show the health of the server",
         {
             200: Reply("`degraded`: no reaper runs.", HEALTH, WELL),
             503: Reply("The database cannot be reached.", HEALTH, UNWELL),
@@ -266,18 +266,20 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/ready"): Operation(
         "Server",
-        "Whether the server can serve requests",
+        "Check whether the server can serve requests",
         {
             200: Reply("The table of jobs can be written to.", READINESS, READY),
             503: Reply(
-                "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
+                "The database did not respond within a second, or the process is stopping.",
+                READINESS,
+                NOT_READY,
             ),
         },
         asks_database=False,
     ),
     ("GET", "/ojs/manifest"): Operation(
         "Server",
-        "What the server can do",
+        "Show the manifest of the server",
         {
             200: Reply(
                 "Conformance level, capabilities and extensions (OJS HTTP §21).",
@@ -294,7 +296,7 @@ OPERATIONS = {
                     backend=text(),
                     capabilities=free(),
                     extensions={"description": "Names of extensions."},
-                    payload_limits=free("How large what may be (OJS payload limits §8)."),
+                    payload_limits=free("Maximum sizes (OJS payload limits §8)."),
                     endpoints=free(),
                 ),
             )
@@ -306,7 +308,7 @@ OPERATIONS = {
         "Metrics for Prometheus",
         {
             200: Reply(
-                "In the text format, or in OpenMetrics for those who accept it "
+                "In the text format, or in OpenMetrics if the client accepts it "
                 "(OJS observability §8).",
                 text(),
                 'ojs_job_enqueued_total{queue="email",type="email.send"} 15234.0\n',
@@ -321,7 +323,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/autoscaling"): Operation(
         "Server",
-        "How many workers queues want",
+        "Show how many workers queues need",
         {
             200: Reply(
                 "All named queues together, and each.",
@@ -348,8 +350,8 @@ OPERATIONS = {
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",
         "Delete everything",
-        {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
-        'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
+        {200: Reply("Everything was deleted.", obj("reset", reset=boolean()), {"reset": True})},
+        'For the conformance suite; exists only with `OJS["CONFORMANCE_MODE"]`.',
         asks_database=False,
     ),
 }

@@ -11,7 +11,7 @@ from ..refusals import refuses
 from ..schema import TIME, array, boolean, free, obj, text
 
 BASE = "/ojs/v1/admin/schemas/{type}"
-NUMBER = Version("As it was sent; a major version alone is a number.").json_schema()
+NUMBER = Version("As it was sent; a major version without a minor one is a number.").json_schema()
 LINE = {"type": text(), "version": NUMBER, "created_at": TIME, "updated_at": TIME}
 ABOUT = {
     "schema": free("JSON Schema of the arguments."),
@@ -35,10 +35,10 @@ GIVEN = {
 SHORT = {name: GIVEN[name] for name in LINE} | {"is_latest": True}
 ALL = Operation(
     "Admin",
-    "The latest schema of a job type, and its versions",
+    "Show the latest schema of a job type, and its versions",
     {
         200: Reply(
-            "Versions newest first.",
+            "The latest schema, and all versions, newest first.",
             obj(
                 " ".join([*LINE, *ABOUT, "versions"]),
                 **LINE,
@@ -55,25 +55,28 @@ NONE = refuses(NotFound, "This version has no schema.")
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", BASE): ALL,
     ("GET", f"{BASE}/{{version}}"): Operation(
-        "Admin", "The schema of a version", {200: Reply("It.", SCHEMA, GIVEN)}, refusals=NONE
+        "Admin",
+        "Show the schema of a version",
+        {200: Reply("The schema.", SCHEMA, GIVEN)},
+        refusals=NONE,
     ),
     ("PUT", f"{BASE}/{{version}}"): Operation(
         "Admin",
         "Register the schema of a version, or replace it",
         {
-            200: Reply("It was replaced.", SCHEMA, GIVEN),
-            201: Reply("It is new.", SCHEMA, GIVEN),
+            200: Reply("The schema was replaced.", SCHEMA, GIVEN),
+            201: Reply("The schema was added.", SCHEMA, GIVEN),
         },
-        "OJS job versioning §6.1. Kept for producers and workers to read; jobs are not held to it.",
+        "OJS job versioning §6.1. For producers and workers to read; jobs are not validated by it.",
         body=RegisterSchema,
         example={"args_schema": SENT, "compatible_with": ["1.0"]},
     ),
     ("DELETE", f"{BASE}/{{version}}"): Operation(
         "Admin",
-        "Forget the schema of a version",
+        "Delete the schema of a version",
         {
             200: Reply(
-                "It is gone.",
+                "The schema was deleted.",
                 obj("type version deleted", type=text(), version=NUMBER, deleted=boolean()),
                 {"type": "invoice.generate", "version": "2.0", "deleted": True},
             )

@@ -24,10 +24,10 @@ ID = JOB["id"]
 LOST = NO_JOB + refuses(
     Conflict, "The job is not active, or another worker or attempt holds it: drop the outcome."
 )
-NOT_HELD = refuses(Conflict, "The job is not held by a worker that the key speaks for.")
+NOT_HELD = refuses(Conflict, "The job is not held by a worker for which the key may act.")
 SETTLED = (
-    "A list in `acks` or `nacks` is answered with a list: each outcome by itself, with the status "
-    "that it would have had alone."
+    "A list in `acks` or `nacks` gets a list in response, with a separate result for each outcome, "
+    "which has the status that it would have had in a request of its own."
 )
 ACKED = {
     "acknowledged": True,
@@ -57,10 +57,12 @@ BEAT = obj(
     directive=enum("running", "quiet", "terminate"),
     acknowledged=boolean(),
     jobs_extended=array(text()),
-    jobs_lost=array(text(), description="Reported, but not the worker's any more: stop them."),
+    jobs_lost=array(
+        text(), description="Reported jobs that the worker no longer holds: stop them."
+    ),
     server_time=TIME,
     visibility_timeout=number(),
-    stale=boolean("A later heartbeat came first; this one changed nothing."),
+    stale=boolean("A later heartbeat arrived first; this one changed nothing."),
 )
 HEALTH = obj(
     "worker_id id status ready state active_jobs last_heartbeat_at server_time",
@@ -80,16 +82,20 @@ CHECKPOINT = {
 }
 SAVED = Operation(
     "Checkpoints",
-    "Keep a state for the job's next attempt",
-    {200: Reply("It is kept.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT})},
+    "Save a checkpoint for the job's next attempt",
+    {
+        200: Reply(
+            "The checkpoint was saved.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT}
+        )
+    },
     "OJS durable execution §4.1.",
     body=Checkpoint,
     example={"state": {"row": 4200}, "worker_id": "worker-1"},
-    refusals=LOST + refuses(CheckpointTooLarge, "The state has more than 1 MB of JSON."),
+    refusals=LOST + refuses(CheckpointTooLarge, "The state exceeds 1 MB of JSON."),
 )
 LEFT = {
     200: Reply(
-        "Leaving twice is no error.",
+        "The worker has left; leaving again is not an error.",
         obj("ok worker_id deregistered", ok=boolean(), worker_id=text(), deregistered=boolean()),
         {"ok": True, "worker_id": "worker-1", "deregistered": True},
     )
@@ -101,7 +107,7 @@ OPERATIONS = {
         "Register a worker",
         {
             200: Reply(
-                "What is expected of it, in seconds.",
+                "The expected intervals, in seconds.",
                 obj(
                     "ok worker_id server_time heartbeat_interval heartbeat_timeout"
                     " visibility_timeout_default",
@@ -122,8 +128,8 @@ OPERATIONS = {
                 },
             )
         },
-        "Worker protocol §3. Registering again is a restart. It may be left out: a worker is known "
-        "by its heartbeats and fetches as well.",
+        "Worker protocol §3. Registering again is a restart. Optional: heartbeats and fetches also "
+        "make a worker known.",
         body=Registration,
         example={
             "worker_id": "worker-1",
@@ -169,7 +175,7 @@ OPERATIONS = {
         "Send a heartbeat",
         {
             200: Reply(
-                "What the worker shall do, and what became of its jobs.",
+                "The directive for the worker, and the state of its jobs.",
                 BEAT,
                 {
                     "state": "running",
@@ -182,8 +188,8 @@ OPERATIONS = {
                 },
             )
         },
-        "BEAT (worker protocol §4): extends the reservations of the jobs it names, and hears what "
-        "operators ask for.",
+        "BEAT (worker protocol §4): extends the reservations of the given jobs, and returns "
+        "directives of operators.",
         body=Heartbeat,
         example={"worker_id": "worker-1", "state": "running", "active_job_ids": [ID]},
     ),
@@ -192,24 +198,24 @@ OPERATIONS = {
         "Fetch jobs",
         {
             200: Reply(
-                "Jobs reserved for the worker; none is a normal answer. `acks` and `nacks` are "
-                "there if some were sent.",
+                "Jobs reserved for the worker; an empty list is a normal response. `acks` and "
+                "`nacks` are present if some were sent.",
                 obj("jobs", jobs=array(ref("Job")), **OUTCOMES),
                 {"jobs": [JOB | {"state": "active", "attempt": 1}]},
             )
         },
         "FETCH (worker protocol §6). Outcomes in `acks` and `nacks` are settled first: a busy "
-        "worker needs one round trip. Queues are looked into in their order; with the strategy "
-        "`weighted` in one drawn by their weights.",
+        "worker needs one round trip. Queues are searched in the given order; with the strategy "
+        "`weighted`, in an order drawn by their weights.",
         body=Fetch,
         example={"queues": ["email", "default"], "worker_id": "worker-1", "count": 10},
     ),
     ("POST", "/ojs/v1/workers/ack"): Operation(
         "Workers",
-        "A job is done",
+        "Complete jobs",
         {
             200: Reply(
-                "It is completed.",
+                "The job is completed.",
                 {"anyOf": [ref("Acknowledged"), obj("acks", acks=OUTCOMES["acks"])]},
                 ACKED,
             )
@@ -221,10 +227,10 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/workers/nack"): Operation(
         "Workers",
-        "A job has failed, or is given back",
+        "Fail jobs, or return them unfinished",
         {
             200: Reply(
-                "Its retry policy decided what follows.",
+                "The new state, by the job's retry policy.",
                 {"anyOf": [ref("Failed"), obj("nacks", nacks=OUTCOMES["nacks"])]},
                 NACKED,
             )
@@ -240,8 +246,8 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
         "Workers",
-        "This job is done",
-        {200: Reply("It is completed.", ref("Acknowledged"), ACKED)},
+        "Complete a job",
+        {200: Reply("The job is completed.", ref("Acknowledged"), ACKED)},
         body=JobAck,
         example={"worker_id": "worker-1", "result": DONE["result"]},
         optional=True,
@@ -249,8 +255,8 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/nack"): Operation(
         "Workers",
-        "This job has failed",
-        {200: Reply("Its retry policy decided what follows.", ref("Failed"), NACKED)},
+        "Fail a job",
+        {200: Reply("The new state, by the job's retry policy.", ref("Failed"), NACKED)},
         body=JobNack,
         example={
             "worker_id": "worker-1",
@@ -261,10 +267,10 @@ OPERATIONS = {
     ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"): SAVED,
     ("GET", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
         "Checkpoints",
-        "The job's last checkpoint",
+        "Read the job's last checkpoint",
         {
             200: Reply(
-                "It, with its state.",
+                "The checkpoint with its state.",
                 ref("Checkpoint"),
                 CHECKPOINT
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
@@ -274,10 +280,10 @@ OPERATIONS = {
     ),
     ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
         "Checkpoints",
-        "Forget the checkpoint",
+        "Delete the job's checkpoint",
         {
             200: Reply(
-                "Twice is no error.",
+                "The checkpoint was deleted, or there was none.",
                 obj("deleted job_id", deleted=boolean(), job_id=text(format="uuid")),
                 {"deleted": True, "job_id": ID},
             )

@@ -79,7 +79,7 @@ CRON_REPLY = {
             deleted=boolean(),
         )
     ],
-    "description": "The members of `cron_job` stand at the top level, too; `cron` is the same.",
+    "description": "The members of `cron_job` are also at the top level; `cron` is the same.",
 }
 NEW_CRON = {
     "name": "weekday-report",
@@ -113,7 +113,7 @@ def cron(summary: str) -> Operation:
 OPERATIONS = {
     ("POST", "/ojs/v1/workflows"): Operation(
         "Workflows",
-        "Create and begin a workflow",
+        "Create and start a workflow",
         {
             201: Reply(
                 "The workflow with its steps.",
@@ -122,13 +122,13 @@ OPERATIONS = {
                 ("Location",),
             )
         },
-        "Chain, group, batch, or a graph of `depends_on`, nested up to ten levels "
+        "Chain, group, batch, or a graph by `depends_on`, nested up to ten levels "
         "(OJS workflows §11.1).",
         body=WorkflowRequest,
         example=NEW_WORKFLOW,
-        refusals=refuses(InvalidWorkflow, "It breaks a rule of workflows.")
+        refusals=refuses(InvalidWorkflow, "The workflow is invalid.")
         + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
-        + refuses(InvalidRetryPolicyRequest, "A retry policy breaks a rule.")
+        + refuses(InvalidRetryPolicyRequest, "A retry policy is invalid.")
         + LARGE_META
         + CLOSED
         + FULL
@@ -139,7 +139,7 @@ OPERATIONS = {
         "List workflows",
         {
             200: Reply(
-                "Newest first; those inside others are left out.",
+                "Newest first, without nested workflows.",
                 obj(
                     "workflows items pagination total",
                     workflows=array(ref("Workflow")),
@@ -152,22 +152,22 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}"): Operation(
         "Workflows",
-        "A workflow with all its steps",
+        "Show a workflow with all its steps",
         {200: Reply("It.", ref("WorkflowReply"), {"workflow": WORKFLOW})},
         refusals=NO_WORKFLOW,
     ),
     ("POST", "/ojs/v1/workflows/{workflow_id}/cancel"): Operation(
         "Workflows",
         "Cancel a workflow",
-        {200: Reply("It; active jobs may finish.", ref("WorkflowReply"))},
-        refusals=NO_WORKFLOW + refuses(Conflict, "It has ended already."),
+        {200: Reply("The workflow; active jobs may finish.", ref("WorkflowReply"))},
+        refusals=NO_WORKFLOW + refuses(Conflict, "The workflow has ended already."),
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}/progress"): Operation(
         "Workflows",
-        "How far a workflow is",
+        "Read the progress of a workflow",
         {
             200: Reply(
-                "The whole, and each step.",
+                "The progress of the workflow and of each step.",
                 obj(
                     "workflow_id type state progress steps",
                     workflow_id=UUID,
@@ -202,18 +202,18 @@ OPERATIONS = {
     ),
     ("POST", "/ojs/v1/cron"): Operation(
         "Cron",
-        "Register a cron job, or update the one of this name",
+        "Register a cron job, or update the one with this name",
         {
-            201: Reply("It is new.", CRON_REPLY, REPLIED, ("Location",)),
-            200: Reply("It was there, and is as you say now.", CRON_REPLY, REPLIED),
+            201: Reply("The cron job was registered.", CRON_REPLY, REPLIED, ("Location",)),
+            200: Reply("The existing cron job was updated.", CRON_REPLY, REPLIED),
         },
         "OJS cron §8.1.",
         body=CronRequest,
         example=NEW_CRON,
-        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy breaks a rule.")
+        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy is invalid.")
         + LARGE_META,
     ),
-    ("GET", "/ojs/v1/cron/{name}"): cron("A cron job"),
+    ("GET", "/ojs/v1/cron/{name}"): cron("Show a cron job"),
     ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
     ("PATCH", "/ojs/v1/cron/{name}"): Operation(
         "Cron",
@@ -231,7 +231,7 @@ OPERATIONS = {
         {
             201: Reply("A job was enqueued.", ref("CronRun"), RUN),
             200: Reply(
-                "None was: `outcome` and `reason` say why.",
+                "No job was enqueued, for the reason in `outcome` and `reason`.",
                 ref("CronRun"),
                 RUN | {"job_id": None, "outcome": "skipped", "reason": "overlap"},
             ),
@@ -240,7 +240,7 @@ OPERATIONS = {
     ),
     ("GET", "/ojs/v1/cron/{name}/history"): Operation(
         "Cron",
-        "What became of its occurrences",
+        "List the past occurrences of a cron job",
         {
             200: Reply(
                 "Newest first.",

@@ -1,1 +1,1 @@
-"""What runs the no-op job here: a Django site with one handler."""
+"""This server's contender: a Django site with one handler."""

@@ -1,1 +1,1 @@
-"""A site of its own, which knows nothing of the tests: it also runs on an earlier release."""
+"""A separate site, independent of the tests, so that it also runs on an earlier release."""

@@ -1,4 +1,4 @@
-"""The work, as `runjobworker` does it."""
+"""The handlers, run by `runjobworker`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ledger_of = functools.cache(ledger.of_worker)
 
 
 class Planned(Exception):
-    """The failure that a job was enqueued to have."""
+    """The failure that a job is meant to have."""
 
 
 @handler("campaign.job")

@@ -1,7 +1,7 @@
-"""A file that each process keeps for itself: what it did, line by line.
+"""A file in which each process records its own actions, line by line.
 
-A line is one `write` to a file opened for appending, so that it is there, whole, once the call has
-returned, whatever happens to the process then.
+A line is one `write` to a file opened for appending, so it is complete once the call has returned,
+whatever happens to the process then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ class Ledger:
 
 
 def of_worker(worker_id: str) -> Ledger:
-    """The ledger of a worker `place.incarnation`: all incarnations write into that of the place."""
+    """The ledger of a worker `place.incarnation`: all incarnations write to that of the place."""
     place = worker_id.partition(".")[0]
     return Ledger(Path(os.environ["CAMPAIGN_FOLDER"]) / f"worker-{place}.txt")

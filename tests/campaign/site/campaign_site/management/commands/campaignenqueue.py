@@ -1,4 +1,4 @@
-"""Enqueue jobs as a Django application does: in its own transaction, until it is ended."""
+"""Enqueue jobs as a Django application does, in its own transaction, until stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         folder = Path(os.environ["CAMPAIGN_FOLDER"])
         book = Ledger(folder / "enqueued-django.txt")
         while True:
-            # The campaign writes into it how many are wanted at the moment.
+            # The campaign writes the number of currently wanted jobs into it.
             wanted = int((folder / "wanted").read_text() or 0)
             if not wanted:
                 time.sleep(PAUSE)
@@ -49,7 +49,7 @@ class Command(BaseCommand):
                     ids = [str(job.id) for job in made if job is not None]
             except (DatabaseError, InterfaceError) as problem:
                 self.stderr.write(f"not enqueued: {problem}".strip())
-                # As at the end of a request: a broken connection is thrown away.
+                # As at the end of a request: a broken connection is closed.
                 close_old_connections()
                 time.sleep(PAUSE)
                 continue

@@ -1,4 +1,4 @@
-"""Make the tables, the job spec that Rota asks for, and a key; print the key on the last line."""
+"""Create the tables, the job spec for Rota, and a key; print the key on the last line."""
 
 from __future__ import annotations
 
