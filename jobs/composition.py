@@ -27,6 +27,7 @@ from .options import StepOptions
 from .place import current
 from .producer import envelope_of, step_document
 from .spec.identifiers import uuid7
+from .spec.validation import TYPE_PATTERN
 from .spec.workflow_plans import plan_of
 
 
@@ -101,7 +102,9 @@ class Composition:
         """
         place = current()
         with place.inside():
-            workflow = engine.create_workflow(plan_of(self._document(), place.now()))
+            workflow = engine.create_workflow(
+                plan_of(self._document(), place.now(), type_pattern=TYPE_PATTERN)
+            )
         place.began(workflow)
         handle = WorkflowHandle(workflow, place)
         return handle.refresh() if place.is_memory else handle

@@ -30,7 +30,7 @@ from .errors import OJSError
 from .options import OverlapPolicyName, StepOptions
 from .producer import OPTIONS, step_document
 from .spec.cron_requests import new_cron_job
-from .spec.validation import OPTION_NAMES
+from .spec.validation import OPTION_NAMES, TYPE_PATTERN
 from .store import clock
 
 logger = logging.getLogger("jobs.cron")
@@ -80,6 +80,7 @@ class Declared:
                     "description": self.description,
                 },
                 clock.now(),
+                type_pattern=TYPE_PATTERN,
             )
         except (OJSError, TypeError) as problem:
             raise ImproperlyConfigured(f"{self.place}: {problem}") from None

@@ -34,7 +34,7 @@ from .spec.jsonable import DEEPEST, jsonable
 from .spec.retry import READERS
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
 from .spec.timestamps import format_timestamp
-from .spec.validation import NewJob, new_job
+from .spec.validation import TYPE_PATTERN, NewJob, new_job
 
 OPTIONS = frozenset(
     {
@@ -261,7 +261,7 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
     wire = _wire(document)
     moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}
     wire |= {name: value for name, value in moments.items() if isinstance(value, str)}
-    job = new_job(wire, now)
+    job = new_job(wire, now, type_pattern=TYPE_PATTERN)
     for name, value in moments.items():
         if not isinstance(value, str):
             setattr(job, name, _moment(name, value, now))

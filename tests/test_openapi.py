@@ -102,6 +102,46 @@ def test_every_example_has_the_form_it_is_an_example_of(content):
         check(example, content["schema"])
 
 
+# What tools need that make clients of it
+
+
+def bodies() -> Iterator[tuple[str, Any]]:
+    for path, methods in current()["paths"].items():
+        for method, operation in methods.items():
+            if "requestBody" in operation:
+                yield f"{method} {path}", operation["requestBody"]["content"]
+
+
+def test_every_body_has_one_media_type_and_a_name_of_its_own():
+    for where, content in bodies():
+        (media,) = content.values()
+        assert [*content] == ["application/json"], where
+        assert media["schema"].keys() == {"$ref"}, where
+
+
+def parts_of(schema: Any) -> Iterator[Any]:
+    """The schema, and all that is in it or that it refers to."""
+    seen: set[str] = set()
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            name = str(part.get("$ref", "")).rpartition("/")[2]
+            if name and name not in seen:
+                seen.add(name)
+                left.append(current()["components"]["schemas"][name])
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+
+
+def test_no_member_of_a_request_has_a_default_that_a_tool_would_require():
+    for where, content in bodies():
+        (media,) = content.values()
+        assert not any("default" in part for part in parts_of(media["schema"])), where
+
+
 def sent(kind: type[OJSError]) -> Iterator[tuple[type[OJSError], int]]:
     """The errors that may be raised, and the status of each."""
     yield kind, status_of(kind.__new__(kind))

@@ -29,6 +29,7 @@ VERBS = {
     "change_job": _("changed jobs"),
     "cancel_workflow": _("cancelled workflows"),
     "pause_queue": _("paused queues"),
+    "drain_queue": _("drained queues"),
     "resume_queue": _("resumed queues"),
     "add_queue": _("added queues"),
     "change_queue": _("changed queues"),

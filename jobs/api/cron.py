@@ -67,6 +67,7 @@ class CronViewSet(OJSViewSet):
     """`/ojs/v1/cron`"""
 
     resource = "cron"
+    queries = {"list": CronQuery, "history": CronHistoryQuery}
 
     @classmethod
     def confine(cls, caller: Caller, **named: str) -> None:

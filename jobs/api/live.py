@@ -30,6 +30,7 @@ class LiveViewSet(OJSViewSet):
     """`/ojs/v1/jobs/{id}/events`, `/ojs/v1/queues/{name}/events` and `/ojs/v1/events/stream`"""
 
     resource = RESOURCE
+    queries = {"of_job": FollowQuery, "of_queue": FollowQuery, "of_channel": ChannelQuery}
 
     def of_job(self, request: Request, **named: str) -> Response:
         """The events of a job, until it has ended (§2.1)."""

@@ -85,6 +85,16 @@ class QueueOperationsViewSet(OJSViewSet):
         at = format_timestamp(queue.paused_at)
         return Response(self._state(queue) | {"paused_at": at})
 
+    def drain(self, request: Request, name: str) -> Response:
+        """Accept no new jobs, and work off those there are (queue configuration §5.1).
+
+        `resume` accepts them again.
+        """
+        with atomic():
+            queue = engine.queues.drain(checked(name))
+            self._trace("drain_queue", name)
+        return Response(self._state(queue) | {"draining_since": format_timestamp(clock.now())})
+
     def resume(self, request: Request, name: str) -> Response:
         """Hand out its jobs again (OJS HTTP §11.4)."""
         with atomic():

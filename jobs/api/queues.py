@@ -12,21 +12,20 @@ from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import of_worker, scope_to
 from ..access.redaction import redact_job
-from ..errors import Unsupported
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, page
-from ..http.parameters import EventQuery
+from ..http.parameters import EventQuery, Page
 from ..http.request import Request
-from ..models import DeadJob, Job, JobError, Queue
+from ..models import DeadJob, Job, Queue
 from ..record import events
 from ..spec import queue_config
-from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
-from ..spec.operator_requests import NewQueue, RetryDead
+from ..spec.operator_requests import NewQueue, read_override
 from ..spec.timestamps import format_timestamp, parse_timestamp
 from ..store.database import atomic
-from .jobs import full_envelope, parse_id
+from .jobs import errors_by_job, full_envelope, parse_id
 
 MAX_DEAD = 100
 """Dead letter jobs per page (OJS HTTP §12.1)."""
@@ -38,6 +37,7 @@ class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
     resource = "queues"
+    queries = {"list": Page}
 
     def create(self, request: Request) -> Response:
         """Create a queue before its first job (queue configuration §9.2)."""
@@ -101,23 +101,17 @@ class DeadLetterViewSet(OJSViewSet):
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(
-            job_reply(request.META, self._shown(full_envelope(job, self.caller.project)))
-        )
+        return Response(job_reply(self._shown(full_envelope(job, self.caller.project))))
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        if RetryDead.override.read(self.read()):
-            # Ignoring it would run the job unchanged, without the client's knowledge.
-            raise Unsupported(
-                "A job is retried as it is: 'override' is not supported.", field="override"
-            )
+        override = read_override(self.read())
         with atomic():
-            job = engine.retry_one(parse_id(job_id))
+            job = engine.retry_one(parse_id(job_id), override)
             record_action(of_caller(self.caller, request), "retry_job", [job])
         document = self._shown(full_envelope(job, self.caller.project))
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
-        return Response(job_reply(request.META, document))
+        return Response(job_reply(document))
 
     def destroy(self, request: Request, job_id: str) -> Response:
         """Delete it permanently (OJS HTTP §12.3)."""
@@ -167,18 +161,11 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
-def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
-    """Each job's failed attempts, oldest first; only the newest ones of a long history."""
-    history: dict[UUID, list[dict[str, Any]]] = {}
-    for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
-        history.setdefault(error["job_id"], []).append(error)
-    return {job_id: errors[-ERRORS_SHOWN:] for job_id, errors in history.items()}
-
-
 class EventViewSet(OJSViewSet):
     """`/ojs/v1/events`: the record of events, in order, after a cursor (OJS events §6.4)."""
 
     resource = "events"
+    queries = {"list": EventQuery}
 
     def list(self, request: Request) -> Response:
         parameters, project = request.query_params, self.caller.project
@@ -198,7 +185,7 @@ class EventViewSet(OJSViewSet):
             last = found[-1] if found else None
         return Response(
             {
-                "events": [events.event_document(event, project=project) for event in found],
+                "events": events.event_documents(found, project=project),
                 "cursor": events.cursor_of(last) if last else after,
                 "has_more": more,
             }

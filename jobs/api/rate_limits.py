@@ -9,9 +9,11 @@ from django.db.models import Count
 from rest_framework.response import Response
 
 from ..access.audit import of_caller, record_action
+from ..engine.limits import QUEUE_KEY
 from ..errors import NotFound
 from ..http.base import OJSViewSet
 from ..http.paging import page
+from ..http.parameters import Page
 from ..http.request import Request
 from ..models import Job, Queue, RateLimit
 from ..spec import rate_policy
@@ -27,6 +29,7 @@ class RateLimitViewSet(OJSViewSet):
     """`/ojs/v1/rate-limits`"""
 
     resource = "rate-limits"
+    queries = {"list": Page}
 
     def list(self, request: Request) -> Response:
         rows, pagination = page(
@@ -36,7 +39,9 @@ class RateLimitViewSet(OJSViewSet):
             after=lambda found, keys: found.filter(key__gt=keys[0]),
             parts=1,
         )
-        return Response({"items": documents(rows), "pagination": pagination})
+        shown = documents(rows)
+        # As the admin UI and the command line read it.
+        return Response({"items": shown, "rate_limits": shown, "pagination": pagination})
 
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(documents([_found(key)])[0])
@@ -50,8 +55,11 @@ class RateLimitViewSet(OJSViewSet):
             raise refuse("expires_at", "The 'expires_at' field must lie ahead.")
         limits = {name: value for name, value in body.items() if name != "expires_at"}
         policy = rate_policy.queue_policy(limits, "rate_limit")
-        _found(key)
+        if not key.startswith(QUEUE_KEY):
+            rate_policy.JobLimits.key.check(key, "key")
         with atomic():
+            # The first job of the key finds the override there (§10.2).
+            RateLimit.objects.get_or_create(pk=key, defaults={"policy": {}, "updated_at": now})
             RateLimit.objects.filter(pk=key).update(
                 override=policy, override_until=until, closed_until=None, updated_at=now
             )

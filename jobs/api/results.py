@@ -72,6 +72,7 @@ class ResultViewSet(OJSViewSet):
     """`/ojs/v1/jobs/{id}/result`"""
 
     resource = "results"
+    queries = {"retrieve": ResultQuery}
 
     def retrieve(self, request: Request, job_id: str) -> Response:
         return self.carry_out(retrieve, job_id=job_id)

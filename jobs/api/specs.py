@@ -14,6 +14,7 @@ from ..access.audit import of_caller, record_action
 from ..errors import NotFound
 from ..http.base import OJSViewSet
 from ..http.paging import page
+from ..http.parameters import Page
 from ..http.request import Request
 from ..models import JobSpec
 from ..spec.operator_requests import RegisterSpecs
@@ -33,6 +34,7 @@ class SpecViewSet(OJSViewSet):
     """`/ojs/v1/job-specs`"""
 
     resource = "job-specs"
+    queries = {"list": Page}
 
     def list(self, request: Request) -> Response:
         """Registered specs, by type."""

@@ -46,11 +46,11 @@ EXTENSIONS = [
     "urn:ojs:ext:progress",
     "urn:ojs:ext:queue-config",
     "urn:ojs:ext:rate-limiting",
-    "x-batch-ack",
-    "x-fetch-with-acks",
-    "x-fetch-wait",
-    "x-jobs-lost",
-    "x-autoscaling",
+    "urn:ojs:ext:x:django-ojs:batch-ack",
+    "urn:ojs:ext:x:django-ojs:fetch-with-acks",
+    "urn:ojs:ext:x:django-ojs:fetch-wait",
+    "urn:ojs:ext:x:django-ojs:jobs-lost",
+    "urn:ojs:ext:x:django-ojs:autoscaling",
 ]
 """Documents whose conformance cases pass; then extensions: lists in ACK and FAIL, acks and
 failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
@@ -92,6 +92,7 @@ class ManifestViewSet(OJSViewSet):
                     "language": "python",
                 },
                 "conformance_level": 4,
+                "conformance_tier": "runtime",
                 "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES | {"realtime": is_live},

@@ -38,6 +38,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/jobs/bulk/retry", "bulk-retry", BulkViewSet, {"post": "retry"}),
     ("v1/jobs/bulk/delete", "bulk-delete", BulkViewSet, {"post": "delete_finished"}),
     (JOB, "job", JobViewSet, {"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
+    (f"{JOB}/retries", "job-retries", JobViewSet, {"get": "retries"}),
     (f"{JOB}/cancel", "job-cancel", JobViewSet, {"post": "cancel"}),
     (f"{JOB}/activate", "job-activate", JobViewSet, {"post": "activate"}),
     ("v1/workflows", "workflows", WorkflowViewSet, {"get": "list", "post": "create"}),
@@ -49,6 +50,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{QUEUE}/stats", "queue-stats", Queues, {"get": "stats"}),
     (f"{QUEUE}/priority-stats", "queue-priority-stats", Queues, {"get": "priorities"}),
     (f"{QUEUE}/pause", "queue-pause", Queues, {"post": "pause"}),
+    (f"{QUEUE}/drain", "queue-drain", Queues, {"post": "drain"}),
     (f"{QUEUE}/resume", "queue-resume", Queues, {"post": "resume"}),
     (f"{QUEUE}/config", "queue-config", Queues, {"get": "configuration", "put": "configure"}),
     (f"{QUEUE}/jobs", "queue-jobs", Queues, {"delete": "purge"}),
@@ -75,6 +77,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{CRON}/resume", "cron-resume", CronViewSet, {"post": "resume"}),
     (f"{CRON}/trigger", "cron-trigger", CronViewSet, {"post": "trigger"}),
     (f"{CRON}/history", "cron-history", CronViewSet, {"get": "history"}),
+    # As the admin UI calls them.
+    ("v1/crons", "crons", CronViewSet, {"get": "list"}),
+    (
+        "v1/crons/<str:name>",
+        "crons-job",
+        CronViewSet,
+        {"get": "retrieve", "delete": "destroy", "patch": "update"},
+    ),
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
@@ -88,7 +98,10 @@ FAST: tuple[tuple[str, str, Any, str, str, Verb, Batch | None], ...] = (
     (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve, None),
 )
 
-# Written by an event loop.
+BESIDE = {"v1/jobs": {"get": "list"}}
+"""Other methods of those addresses, which take the usual way."""
+
+# An event loop writes them.
 STREAMS: tuple[tuple[str, str, str, Verb], ...] = (
     ("v1/events/stream", "event-stream", "of_channel", live.of_channel),
     (f"{JOB}/events", "job-events", "of_job", live.of_job),
@@ -99,7 +112,12 @@ urlpatterns = [
     *(
         path(
             f"ojs/{route}",
-            fast(viewset.as_view({method.lower(): action}), verb, method, batch=batch),
+            fast(
+                viewset.as_view({method.lower(): action} | BESIDE.get(route, {})),
+                verb,
+                method,
+                batch=batch,
+            ),
             name=name,
         )
         for route, name, viewset, method, action, verb, batch in FAST

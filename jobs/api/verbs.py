@@ -79,10 +79,10 @@ def _may_conflict(job: NewJob) -> bool:
 def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
     (job,) = jobs
     if job.existing is not None:
-        # 200: the job existed before (OJS unique jobs §5.4).
-        known = job_reply(request.meta, envelope(job.existing))
+        # 200: it was there before (OJS unique jobs §5.4).
+        known = job_reply(envelope(job.existing))
         return VerbResponse(known | {"deduplicated": True})
-    response = VerbResponse(job_reply(request.meta, envelope(job)), status=201)
+    response = VerbResponse(job_reply(envelope(job)), status=201)
     under_pressure(response, [job])
     show_rate(response, job)
     response["Location"] = f"{request.path.rstrip('/')}/{job.id}"

@@ -11,7 +11,7 @@ from .. import engine
 from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
-from ..http.dialects import is_sdk
+from ..http.dialects import workflow_reply
 from ..http.paging import bad_cursor, page
 from ..http.parameters import WorkflowQuery
 from ..http.request import Request
@@ -26,6 +26,7 @@ class WorkflowViewSet(OJSViewSet):
     """`/ojs/v1/workflows`"""
 
     resource = "workflows"
+    queries = {"list": WorkflowQuery}
 
     def create(self, request: Request) -> Response:
         """Create and start a workflow (OJS workflows §11.1)."""
@@ -94,9 +95,7 @@ class WorkflowViewSet(OJSViewSet):
         return workflow
 
     def _answer(self, document: dict[str, Any], status: int = 200) -> Response:
-        # Some public SDKs read the members at the top level.
-        flat = document if is_sdk(self.request.META) else {}
-        return Response(flat | {"workflow": document}, status=status)
+        return Response(workflow_reply(document), status=status)
 
 
 def _parse(text: str) -> UUID:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,13 +15,21 @@ from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..models import Checkpoint, Job, Queue
 from ..record.events import PREVIOUS, first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
+from ..spec import queue_config
 from ..spec.lifecycle import Event, State, sources
+from ..spec.operator_requests import Override
+from ..spec.timestamps import format_timestamp
+from ..spec.validation import needs_of
 from ..store import clock, wakeup
 from ..store.database import atomic
+from ..store.expressions import JSONMerged
 from . import queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
+
+REPLAYS = "ojs.replay_count"
+"""Member of `meta` that says how often a job was taken out of the dead letter."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +149,9 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             Job.objects.filter(wanted, pk__in=job_ids)
             .select_for_update()
             .order_by("pk")
-            .only("type", "queue", "state", "attempt")
+            .only("type", "queue", "state", "attempt", "meta")
         )
+        _count_replays(jobs, now)
         moved = Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
             Event.RETRY,
             State.AVAILABLE,
@@ -171,15 +180,48 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     return moved
 
 
-def retry_one(job_id: UUID) -> Job:
-    """Retry one dead letter job.
+def _count_replays(jobs: Iterable[Job], now: datetime) -> None:
+    """Write into `meta` how often each job was taken out of the dead letter (dead letter §7.2)."""
+    by_count: dict[int, list[UUID]] = {}
+    for job in jobs:
+        known = job.meta.get(REPLAYS)
+        count = known + 1 if type(known) is int and known >= 0 else 1
+        by_count.setdefault(count, []).append(job.pk)
+    for count, ids in by_count.items():
+        told = {REPLAYS: count, "ojs.last_replayed_at": format_timestamp(now)}
+        Job.objects.filter(pk__in=ids).update(meta=JSONMerged("meta", told))
+
+
+def retry_one(job_id: UUID, override: Override | None = None) -> Job:
+    """Retry one dead letter job, perhaps changed (OJS dead letter §6.3).
 
     Raises:
         NotFound: there is none with this id in the dead letter.
     """
-    if not retry([job_id]):
-        raise not_dead(job_id)
+    with atomic():
+        # Before it is available: no worker gets it as it was.
+        if override is not None:
+            _change(job_id, override)
+        if not retry([job_id]):
+            raise not_dead(job_id)
     return Job.objects.get(pk=job_id)
+
+
+def _change(job_id: UUID, override: Override) -> None:
+    job = Job.objects.select_for_update().filter(pk=job_id, state=State.DISCARDED).first()
+    if job is None:
+        return
+    changes = dict(override.columns)
+    if override.meta:
+        changes["meta"] = job.meta | override.meta
+        changes["needs"] = needs_of(changes["meta"])
+    queue = changes.get("queue")
+    if queue is not None:
+        queue_policy.make([queue], queue_policy.default_policy())
+        if job.rate_key:
+            Queue.objects.filter(pk=queue).update(has_limits=True)
+    if changes:
+        Job.objects.filter(pk=job_id).update(**changes)
 
 
 def retry_finished(job_id: UUID) -> Change:
@@ -242,17 +284,23 @@ def pause(
 
 
 def resume(queue: str, *, resumed_by: str = "") -> Queue:
-    """Hand out jobs of `queue` again (OJS HTTP §11.4).
+    """Hand out jobs of `queue` again, and accept them if it was draining (OJS HTTP §11.4).
 
     Raises:
         NotFound: there is no such queue.
     """
     with atomic():
-        moved = Queue.objects.filter(pk=queue).update(
-            paused_at=None, paused_until=None, paused_by="", pause_reason=""
-        )
-        if not moved:
+        row = Queue.objects.select_for_update().filter(pk=queue).first()
+        if row is None:
             raise NotFound(f"Queue '{queue}' not found.", resource_type="queue", resource_id=queue)
+        Queue.objects.filter(pk=queue).update(
+            paused_at=None,
+            paused_until=None,
+            paused_by="",
+            pause_reason="",
+            is_draining=False,
+            is_guarded=queue_config.says_something_about_new_jobs(row.config),
+        )
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify([queue])
     return Queue.objects.get(pk=queue)

@@ -22,7 +22,7 @@ from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..record.events import cron_event, record
 from ..spec.cron_requests import NewCronJob
-from ..spec.schedules import InvalidSchedule, Occurrence, read_schedule
+from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule
 from ..spec.timestamps import format_timestamp
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..store import clock
@@ -57,7 +57,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         InvalidSchedule: the expression or the time zone is not valid.
         PermissionDenied: another project has a cron job of this name.
     """
-    read_schedule(new.expression, new.timezone)
+    new_schedule(new.expression, new.timezone)
     now = clock.now()
     new, asked = replace(new, enabled=new.enabled is not False), new.enabled
     wanted: dict[str, Any] = {
@@ -117,7 +117,7 @@ def register_cron(declared: Sequence[NewCronJob], *, site: str) -> RegisteredCro
         InvalidSchedule: an expression or a time zone is not valid; nothing is changed.
     """
     for new in declared:
-        read_schedule(new.expression, new.timezone)
+        new_schedule(new.expression, new.timezone)
     done = RegisteredCron()
     rows = CronJob.objects.in_bulk([new.name for new in declared])
     for new in declared:

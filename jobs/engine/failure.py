@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from ..models import Event as EventRow
 from ..models import Job, JobError, RateLimit
-from ..record.events import PREVIOUS, job_event, record
+from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_failed, send_on_commit
 from ..spec.lifecycle import Event, State
 from ..spec.reports import Failure
@@ -271,4 +271,10 @@ def _failure_events(
         yield job_event("job.retrying", job, data=retry | {"error": error}, **about)
     else:
         last = {"total_attempts": job.attempt, "last_error": error}
-        yield job_event("job.discarded", job, data=last, **about)
+        yield from discarded_events(
+            job,
+            data=last,
+            exhausted=not job.has_attempts_left,
+            dead_letter=outcome.dead_letter,
+            **about,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db.models import F
 from django.db.models.functions import Now
@@ -12,7 +13,7 @@ from django.db.models.functions import Now
 from ..models import Event as EventRow
 from ..models import Job, JobError
 from ..models.querysets import JobQuerySet
-from ..record.events import PREVIOUS, job_event, record
+from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from ..spec.envelope import milliseconds, timeout_details
 from ..spec.lifecycle import WAITING, Event, State
@@ -170,13 +171,19 @@ def discard_overdrawn() -> int:
             return 0
         errors = {job.pk: _overdraft(job, now) for job in late}
         JobError.objects.bulk_create(errors.values())
+        kept: set[UUID] = set()
         for dead_letter, ids in by_dead_letter(late):
+            kept |= {*ids} if dead_letter else set()
             jobs = Job.objects.filter(pk__in=ids)
             jobs.transition(Event.EXPIRE, State.DISCARDED, dead_letter=dead_letter)
             jobs.transition(
                 Event.FAIL, State.DISCARDED, dead_letter=dead_letter, finished_by=F("reserved_by")
             )
-        record(event for job in late for event in _overdraft_events(job, errors[job.pk]))
+        record(
+            event
+            for job in late
+            for event in _overdraft_events(job, errors[job.pk], dead_letter=job.pk in kept)
+        )
         ended += [job.pk for job in late if job.followed]
     send_on_commit(jobs_discarded, Job, count=len(late), reason="total_timeout")
     return len(late)
@@ -197,7 +204,7 @@ def _overdraft(job: Job, now: datetime) -> JobError:
     )
 
 
-def _overdraft_events(job: Job, error: JobError) -> Iterable[EventRow]:
+def _overdraft_events(job: Job, error: JobError, *, dead_letter: bool) -> Iterable[EventRow]:
     recorded: dict[str, Any] = {"time": error.occurred_at, "worker_id": job.reserved_by}
     what = {"code": error.code, "message": error.message}
     yield job_event("job.total_timeout", job, data=error.details, **recorded)
@@ -205,4 +212,6 @@ def _overdraft_events(job: Job, error: JobError) -> Iterable[EventRow]:
         failed = {"error": what | {"retryable": False}, "state": "discarded"}
         yield job_event("job.failed", job, data=failed, **recorded)
     last = {"total_attempts": job.attempt, "last_error": what, PREVIOUS: str(job.state)}
-    yield job_event("job.discarded", job, data=last, **recorded)
+    yield from discarded_events(
+        job, data=last, exhausted=False, dead_letter=dead_letter, **recorded
+    )

@@ -21,7 +21,7 @@ from ..models import Event, Job, Workflow, WorkflowState, WorkflowType
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import State
-from ..spec.validation import new_job
+from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
@@ -203,7 +203,9 @@ def _advance_batch(workflow: Workflow, ended: list[UUID]) -> bool:
 
 def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     now = clock.now()
-    jobs = {name: new_job(workflow.callbacks[name], now) for name in names}
+    jobs = {
+        name: new_job(workflow.callbacks[name], now, type_pattern=CLASS_PATTERN) for name in names
+    }
     if jobs:
         results = results_of_workflow(workflow, copies=len(jobs))
     for job in jobs.values():

@@ -5,11 +5,11 @@ All of REST framework's policies are pinned here: a site's `REST_FRAMEWORK` sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
@@ -21,9 +21,10 @@ from .. import access
 from ..access import Binding, Command, projects
 from ..errors import NeedsEventLoop, OJSError
 from ..spec.identifiers import parse_uuid
+from ..spec.members import Members
 from ..store.database import connection, drop_if_dead
 from ..store.watchdog import bounded
-from . import dialects, errors
+from . import dialects, errors, parameters
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_required
 from .hosts import check_host
@@ -63,7 +64,9 @@ class OJSViewSet(ViewSet):
     request: Request
     binding: ClassVar[str] = Binding.OJS
     resource: ClassVar[str] = ""
-    """The resource of its actions; `resource.action` is the name of a command in the table."""
+    """What its actions are about; `resource.action` is the name of a command in the table."""
+    queries: ClassVar[Mapping[str, type[Members]]] = {}
+    """Action → what its query may say, where it takes one."""
 
     @classmethod
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
@@ -98,6 +101,8 @@ class OJSViewSet(ViewSet):
         check_url(request.path, request.META)
         super().initial(request, *args, **kwargs)
 
+        self.check_query(self.action, request.META)
+
     def perform_authentication(self, request: Request) -> None:  # type: ignore[override]
         """Authenticate only when the caller is needed: open endpoints accept even a wrong key."""
 
@@ -125,6 +130,16 @@ class OJSViewSet(ViewSet):
         return finished
 
     # Used by the actions and the policies
+
+    @classmethod
+    def check_query(cls, action: str, meta: Meta) -> None:
+        """
+        Raises:
+            InvalidRequest: the query has a parameter that the action does not declare.
+        """
+        text = meta.get("QUERY_STRING")
+        if text and action in cls.queries:
+            parameters.check_names(cls.queries[action], QueryDict(text))
 
     @cached_property
     def request_id(self) -> str:

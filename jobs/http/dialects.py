@@ -41,6 +41,11 @@ def queue_member(meta: Meta, queue: dict[str, Any]) -> Any:
     return queue["name"] if is_sdk(meta) else queue
 
 
-def job_reply(meta: Meta, job: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a job as `job`; the Ruby SDK reads its fields at the top level instead."""
-    return job | {"job": job} if is_sdk(meta) else {"job": job}
+def job_reply(job: dict[str, Any]) -> dict[str, Any]:
+    """A job as `job`; the Ruby SDK and the command line read its fields at the top level."""
+    return job | {"job": job}
+
+
+def workflow_reply(workflow: dict[str, Any]) -> dict[str, Any]:
+    """A workflow as `workflow`, and as others read it, at the top level."""
+    return workflow | {"workflow": workflow}

@@ -104,9 +104,8 @@ class FastView:
         self.batch = batch
         viewset: type[OJSViewSet] = view.cls
         self._viewset = viewset
-        self._command = access.find(
-            viewset.binding, f"{viewset.resource}.{view.actions[method.lower()]}"
-        )
+        self._action: str = view.actions[method.lower()]
+        self._command = access.find(viewset.binding, f"{viewset.resource}.{self._action}")
         (authentication,) = viewset.authentication_classes
         self._authentication = authentication()
         self._renderers = [renderer() for renderer in viewset.renderer_classes]
@@ -182,6 +181,7 @@ class FastView:
         access.authorize(caller, self._command)
         if named and caller.project:
             self._viewset.confine(caller, **named)
+        self._viewset.check_query(self._action, meta)
         document = read_object(stream, meta) if self.method == "POST" else None
         return VerbRequest(caller, document, meta, path, asking.request_id)
 

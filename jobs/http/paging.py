@@ -43,17 +43,20 @@ def page(
     after: Callable[[Any, list[str]], Any],
     parts: int,
     most: int = MOST,
+    count: Callable[[Any], int] = lambda rows: rows.count(),
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return one page of the ordered queryset `rows`, and the `pagination` of the response.
 
     Args:
-        keys: the values of a row that make the cursor for the rows after it.
-        after: narrows the queryset to the rows after such values.
-        most: rows on a page, if that is less than the highest `limit` of other lists (§17.1).
+        keys: what of a row makes the cursor that continues after it.
+        after: narrows the queryset to what follows such keys.
+        count: how many rows there are, where another number will do.
+        most: rows on a page, where that is less than the `limit` anybody may ask for (§17.1).
     """
-    limit = min(Page.limit.read(parameters), most)
-    offset = Page.offset.read(parameters)
-    total = rows.count()
+    limit = min(Page.per_page.read(parameters) or Page.limit.read(parameters), most)
+    number = Page.page.read(parameters)
+    offset = Page.offset.read(parameters) if number is None else (number - 1) * limit
+    total = count(rows)
     if parameters.get("cursor"):
         rows = after(rows, decode_cursor(parameters["cursor"], parts))
         offset = 0

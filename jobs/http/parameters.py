@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -91,6 +91,17 @@ class OneOf(Member[str | None]):
         return {"type": "string", "enum": self.choices}
 
 
+def check_names(query: type[Members], parameters: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InvalidRequest: a parameter is none of the declared ones: it would change nothing.
+    """
+    for name in parameters:
+        if name not in query.names:
+            known = ", ".join(member.name for member in query.described())
+            raise InvalidRequest(f"There is no parameter {name!r}; there are {known}.", field=name)
+
+
 TRUTH: dict[str, Any] = {
     "sentence": "The '{name}' parameter must be true or false.",
     "strict": True,
@@ -105,6 +116,17 @@ class Cursor(Members):
 class Page(Cursor):
     limit = WholeNumber("Most entries of a page.", least=1, most=MOST).default(50)
     offset = WholeNumber("For older clients.", least=0, most=1_000_000).default(0)
+
+    page = WholeNumber("The same by number, for older clients.", least=1, most=10_000)
+    per_page = WholeNumber("The same as `limit`.", least=1, most=MOST)
+
+
+class JobsQuery(Page):
+    queue = Word()
+    state = Word("Several, separated by commas.")
+    type = Word("`email.*` means all that begin so.")
+    since = Word("Created then or later.", schema={"format": "date-time"})
+    until = Word("Created before.", schema={"format": "date-time"})
 
 
 class DeadLetterQuery(Page):

@@ -6,7 +6,7 @@ engine write theirs themselves, in the same statement; all others go through `re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,8 +14,10 @@ from django.db.models import Q, QuerySet
 
 from .. import signals
 from ..conf import ojs_settings
-from ..models import Event
+from ..models import Event, Job
+from ..spec.identifiers import parse_uuid
 from ..spec.timestamps import format_timestamp, wire_timestamp
+from ..spec.traces import TRACE_ID, TRACEPARENT, trace_id_of
 from ..spec.worker_ids import shown
 from ..store import clock, event_order
 from ..store.database import alias
@@ -36,6 +38,8 @@ STATE_OF = {
     "job.cancelled": "cancelled",
     "job.discarded": "discarded",
     "job.expired": "discarded",
+    "job.retry_exhausted": "discarded",
+    "job.dead_lettered": "discarded",
     "workflow.created": "running",
     "workflow.started": "running",
     "workflow.completed": "completed",
@@ -74,6 +78,32 @@ def job_event(
         time=time,
         data=data,
     )
+
+
+def discarded_events(
+    job: Any,
+    *,
+    time: datetime,
+    worker_id: str,
+    data: dict[str, Any],
+    exhausted: bool,
+    dead_letter: bool,
+) -> Iterator[Event]:
+    """Yield the events of a job that failed for good, in their order (OJS extension interactions
+    §10, EI-008).
+
+    Args:
+        exhausted: it has no attempts left.
+        dead_letter: it is kept in the dead letter.
+    """
+    about: dict[str, Any] = {"time": time, "worker_id": worker_id, "data": data}
+    if exhausted:
+        yield job_event("job.retry_exhausted", job, **about)
+    yield job_event("job.discarded", job, **about)
+    if dead_letter:
+        # The state before is that event's alone.
+        told = {name: value for name, value in data.items() if name != PREVIOUS}
+        yield job_event("job.dead_lettered", job, **about | {"data": told})
 
 
 def first_enqueued(job: Any, *, time: datetime) -> Event:
@@ -184,11 +214,32 @@ def overtaken(cursor: Cursor) -> Q:
     return Q(txid__gt=cursor.txid, id__lt=cursor.id)
 
 
-def event_document(event: Event, *, project: str = "") -> dict[str, Any]:
+def event_documents(events: Sequence[Event], *, project: str = "") -> list[dict[str, Any]]:
+    """Return the envelopes of events, with the traces of the jobs that they are about (§8.3).
+
+    Traces are read from the jobs, so that no hot statement pays for them: an event that outlives
+    its job has none.
+    """
+    subjects = {parse_uuid(event.subject) for event in events if event.job_type}
+    ids = [job_id for job_id in subjects if job_id is not None]
+    traced = Q(meta__has_key=TRACE_ID) | Q(meta__has_key=TRACEPARENT)
+    rows = Job.objects.using(alias()).filter(traced, pk__in=ids) if ids else Job.objects.none()
+    traces = {
+        str(job_id): trace_id_of(*named)
+        for job_id, *named in rows.values_list("pk", f"meta__{TRACE_ID}", f"meta__{TRACEPARENT}")
+    }
+    return [
+        event_document(event, project=project, trace_id=traces.get(event.subject, ""))
+        for event in events
+    ]
+
+
+def event_document(event: Event, *, project: str = "", trace_id: str = "") -> dict[str, Any]:
     """Return the event's envelope (OJS events §2), with the members that L0-EVT-002 requires.
 
     Args:
         project: that of the key that reads it, and of the job it is about.
+        trace_id: the trace of that job.
     """
     component, _, _ = event.type.partition(".")
     worker_id = shown(event.worker_id, project)
@@ -204,6 +255,8 @@ def event_document(event: Event, *, project: str = "") -> dict[str, Any]:
         "subject": event.subject,
         "data": _data(event, worker_id),
     }
+    if trace_id:
+        document["data"]["trace_id"] = trace_id
     if component == "job":
         document["job_id"] = event.subject
         document["job_type"] = event.job_type

@@ -16,15 +16,17 @@ import orjson
 from ..errors import OJSError
 from .fields import within
 from .identifiers import draw, uuid7
-from .validation import NewJob, new_job, read_args
+from .validation import WIRE_TYPE_PATTERN, NewJob, new_job, read_args
 
 Arguments = list[list[Any]]
 Check = Callable[[Any], NewJob]
 
 
-def new_jobs(documents: Sequence[Any], now: datetime) -> Sequence[NewJob]:
-    """Validate a batch; the first refusal names the index of its job (OJS HTTP §9.2)."""
-    check = partial(new_job, now=now)
+def new_jobs(
+    documents: Sequence[Any], now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
+) -> Sequence[NewJob]:
+    """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
+    check = partial(new_job, now=now, type_pattern=type_pattern)
     return uniform(documents, check, _lists) or _one_by_one(documents, check)
 
 

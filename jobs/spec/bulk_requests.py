@@ -21,7 +21,7 @@ from .members import (
     Texts,
     words,
 )
-from .validation import PRIORITIES, Envelope
+from .validation import Envelope, Priority
 
 SIZE = {"validation": "size"}
 LONGEST_KEY = 256
@@ -40,8 +40,8 @@ class Batch(Members):
     ).required()
 
 
-class Priority(Members):
-    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).required()
+class NewPriority(Members):
+    priority = Priority().required()
 
 
 class ResultIds(Members):

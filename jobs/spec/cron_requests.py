@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import models
@@ -17,8 +19,15 @@ from django.utils.translation import gettext_lazy as _
 
 from .fields import Document, inside, missing, refuse
 from .members import Boolean, Choice, Members, Object, Text, optional
-from .schedules import InvalidSchedule, read_schedule, read_zone
-from .validation import Envelope, NestedOptions, Options, new_job
+from .schedules import InvalidSchedule, new_schedule, read_zone
+from .validation import (
+    WIRE_TYPE_PATTERN,
+    Envelope,
+    NestedOptions,
+    NewJob,
+    Options,
+    new_job,
+)
 
 
 class OverlapPolicy(models.TextChoices):
@@ -80,8 +89,13 @@ class CronRequest(Template, component="NewCronJob", either=("type", "job_templat
 SPELLINGS = (CronRequest.cron, CronRequest.expression, CronRequest.schedule)
 
 
-def new_cron_job(document: Document, now: datetime) -> NewCronJob:
-    """Validate a registration.
+def new_cron_job(
+    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
+) -> NewCronJob:
+    """Check a registration.
+
+    Args:
+        type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
         InvalidRequest: a field is invalid; `details["field"]` names it.
@@ -97,7 +111,7 @@ def new_cron_job(document: Document, now: datetime) -> NewCronJob:
         name=name,
         expression=expression,
         timezone=timezone,
-        template=_template(document, now),
+        template=_template(document, partial(new_job, now=now, type_pattern=type_pattern)),
         overlap_policy=CronRequest.overlap_policy.read(document) or OverlapPolicy.SKIP,
         enabled=CronRequest.enabled.read(document),
         description=CronRequest.description.read(document) or "",
@@ -110,7 +124,7 @@ def _check_schedule(spelling: str, expression: str, timezone: str) -> None:
     except InvalidSchedule as problem:
         raise refuse("timezone", str(problem), validation="timezone") from None
     try:
-        read_schedule(expression, timezone)
+        new_schedule(expression, timezone)
     except InvalidSchedule as problem:
         raise refuse(
             spelling,
@@ -121,8 +135,8 @@ def _check_schedule(spelling: str, expression: str, timezone: str) -> None:
         ) from None
 
 
-def _template(document: Document, now: datetime) -> dict[str, Any]:
-    """The template of each job; validated now, not each time it is due (§3.5)."""
+def _template(document: Document, check: Callable[[Document], NewJob]) -> dict[str, Any]:
+    """What each job is made of; refused now rather than each time it is due (§3.5)."""
     nested = CronRequest.job_template.read(document)
     source: Document = document if nested is None else nested
     template = {name: source[name] for name in Template.members if source.get(name) is not None}
@@ -133,5 +147,5 @@ def _template(document: Document, now: datetime) -> dict[str, Any]:
     if options and "queue" in template and options.get("queue") is not None:
         template.pop("queue")
     with contextlib.nullcontext() if nested is None else inside("job_template"):
-        new_job(template, now)
+        check(template)
     return template

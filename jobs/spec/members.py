@@ -13,6 +13,7 @@ counts as absent (§14.2).
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -180,7 +181,10 @@ class Member(Declared, Generic[T]):
         schema = super().json_schema()
         is_plain = isinstance(self.absent, str | int | float)
         if is_plain and self.absent != "" and self.absent is not False:
-            schema["default"] = self.absent
+            # In words: tools that make clients of it require members with a `default`, or send it.
+            said = f"`{json.dumps(self.absent)}` where it is absent."
+            about = schema.get("description")
+            schema["description"] = f"{about} {said}" if about else said
         return schema
 
 

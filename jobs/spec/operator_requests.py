@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from ..conf import ojs_settings
 from .bulk_requests import States
-from .fields import missing, refuse
+from .fields import Document, inside, missing, refuse
 from .lifecycle import State
 from .members import (
     MOMENT,
+    Array,
     Boolean,
     Choice,
     Member,
@@ -25,7 +27,8 @@ from .members import (
 )
 from .queue_config import QueueConfig
 from .rate_policy import Limits, Rate
-from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
+from .retry import InvalidRetryPolicy, Policy, RetryPolicy
+from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, Priority
 from .versions import VERSION_PATTERN
 
 MOST_VERSIONS = 1_000
@@ -77,11 +80,11 @@ class Expiring(Members):
     expires_at = Moment()
 
 
-class RateOverride(Expiring, Rate):
+class RateOverride(Expiring, Rate, component="RateOverride"):
     pass
 
 
-class LimitsOverride(Expiring, Limits):
+class LimitsOverride(Expiring, Limits, component="RateLimitsOverride"):
     pass
 
 
@@ -140,8 +143,52 @@ class PurgeDead(Reason, DeadFilter, Confirmed, needs=("confirm",)):
     filter = Object(of=AdminFilter)
 
 
+class OverrideMembers(Members, closed=True):
+    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, filled=True)
+    priority = Priority()
+    args = Array("In place of the arguments that it had.")
+    meta = Object("Added to what it had.")
+    retry = Object("In place of the policy that it had.", of=Policy)
+
+
 class RetryDead(Members):
-    override = Object(hidden=True)
+    override = Object("What shall be changed before (OJS dead letter §6.3).", of=OverrideMembers)
+
+
+class RetryDeadFor(Reason, RetryDead):
+    pass
+
+
+@dataclass(frozen=True)
+class Override:
+    """What is changed about a job that is taken out of the dead letter."""
+
+    columns: dict[str, Any]
+    meta: dict[str, Any]
+
+
+def read_override(body: Document) -> Override | None:
+    """
+    Raises:
+        InvalidRequest: a member of `override` breaks its rule, or there is no such member.
+    """
+    given = RetryDead.override.read(body)
+    if not given:
+        return None
+    with inside("override"):
+        for name in given:
+            if name not in OverrideMembers.names:
+                known = ", ".join(OverrideMembers.members)
+                raise refuse(name, f"'{name}' cannot be changed; {known} can.")
+        read = {name: getattr(OverrideMembers, name).read(given) for name in OverrideMembers.names}
+        columns = {name: value for name, value in read.items() if value is not None}
+        meta = columns.pop("meta", {})
+        if "retry" in columns:
+            try:
+                columns["max_attempts"] = RetryPolicy.parse(columns["retry"]).max_attempts
+            except InvalidRetryPolicy as problem:
+                raise refuse(f"retry.{problem.field}", str(problem)) from None
+    return Override(columns, meta)
 
 
 class SwitchMaintenance(Reason):

@@ -60,16 +60,16 @@ class Pace(Members):
     period = PaceLength("Seconds, or ISO 8601: 1 ms to 366 days.").required()
 
 
-class Rate(Pace):
+class Rate(Pace, component="Rate"):
     window = Choice(WINDOWS, sentence="'{name}' must be 'sliding' or 'fixed'.")
 
 
-class Throttle(Pace):
+class Throttle(Pace, component="Throttle"):
     burst = Integer(least=1, most=MOST)
 
 
-class Limits(Members):
-    """The limits of a queue, which may also have only `limit` and `period`."""
+class Limits(Members, component="RateLimits"):
+    """Of a queue, which may also say `limit` and `period` alone."""
 
     concurrency = Integer(most=MOST)
     rate = Object(of=Rate)
@@ -115,8 +115,8 @@ def queue_policy(value: Any, path: str) -> dict[str, Any]:
 
 
 def queue_schema() -> Schema:
-    """The schema of what `queue_policy` accepts."""
-    return {"anyOf": [Rate.json_schema(), Limits.json_schema()]}
+    """Of what `queue_policy` takes."""
+    return {"anyOf": [Rate.reference(), Limits.reference()]}
 
 
 def _limits(document: Document, path: str) -> dict[str, Any]:

@@ -255,6 +255,22 @@ def _interval(text: str) -> Interval:
     return Interval(length, found[1].lower())
 
 
+SHORTEST = timedelta(seconds=1)
+"""Of a new interval: a schedule is looked at once a second at most (OJS cron §7.3, CRON-24)."""
+
+
+def new_schedule(expression: str, timezone: str = "UTC") -> Schedule:
+    """Read the schedule of a registration; one that is stored already may be more frequent.
+
+    Raises:
+        InvalidSchedule: it is none, never comes round, or comes more than once a second.
+    """
+    schedule = read_schedule(expression, timezone)
+    if isinstance(schedule, Interval) and schedule.length < SHORTEST:
+        raise InvalidSchedule(f"{expression.strip()!r} must be a second at least.")
+    return schedule
+
+
 def upcoming(schedule: Schedule, after: datetime, count: int = 5) -> list[datetime]:
     """The next `count` times, so that a person can check the schedule."""
     times: list[datetime] = []

@@ -41,9 +41,11 @@ from .time_limits import TimeLimits, expire_unstarted
 from .unique_policy import Unique, UniquePolicy, read_policy
 from .versions import VERSION_PATTERN, Version, split_type
 
-# Core §5.1 allows lower case only; the conformance document and the JSON schema allow both, and the
-# public cases use hyphens.
+# The public cases use hyphens, which core §5.1 does not have.
+WIRE_TYPE_PATTERN = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*")
+"""Types as a client of OJS HTTP names them (OJS core §5.1)."""
 TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
+"""Types as a site names them in Python, after functions and classes of its own."""
 CLASS_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*")
 """Types as .NET names them, for protocols that use such names: `Billing.Invoices+Send` is a nested
 class. OJS types do not contain `+`, so an OJS client cannot enqueue one."""
@@ -54,6 +56,11 @@ META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
 LARGEST_INTEGER = LARGEST
 PRIORITIES = (-100, 100)
+LEVELS = {"HIGH": 10, "NORMAL": 0, "LOW": -10}
+"""Named priorities (OJS core §5.2)."""
+URI_PATTERN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
+)
 SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 NEVER = datetime.min
 
@@ -100,15 +107,16 @@ class ClientId(Member[UUID | None]):
 
     def check(self, value: Any, place: str) -> UUID:
         text = ID.check(value, place)
-        lowered = text.lower()
-        if not UUID7_PATTERN.fullmatch(lowered):
+        if not UUID7_PATTERN.fullmatch(text):
             raise refuse(
-                place, f"The '{place}' field must be a UUIDv7, not {text!r}.", validation="format"
+                place,
+                f"The '{place}' field must be a UUIDv7 in lower case, not {text!r}.",
+                validation="format",
             )
-        return UUID(lowered)
+        return UUID(text)
 
     def rules(self) -> Schema:
-        return {"type": "string", "format": "uuid"}
+        return {"type": "string", "format": "uuid", "pattern": f"^{UUID7_PATTERN.pattern}$"}
 
 
 class SpecVersion(Member[str | None]):
@@ -135,11 +143,25 @@ class Args(Array):
         return self.check(document[self.name], self.name)
 
 
+class Priority(Integer):
+    """A number, or the name of a level (OJS core §5.2)."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        super().__init__(about, least=PRIORITIES[0], most=PRIORITIES[1], **words)
+
+    def check(self, value: Any, place: str) -> int:
+        level = LEVELS.get(value) if type(value) is str else None
+        return super().check(value, place) if level is None else level
+
+    def rules(self) -> Schema:
+        return {"anyOf": [super().rules(), {"type": "string", "enum": list(LEVELS)}]}
+
+
 class Options(TimeLimits):
     """Options of a job, beside `type` and `args` or in `options`."""
 
     queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
-    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
+    priority = Priority("Higher first; `HIGH` is 10, `NORMAL` 0, `LOW` -10.").default(0)
     timeout = Period(
         in_milliseconds="The longest execution; 0: no limit for this job.",
         echoed=True,
@@ -178,16 +200,27 @@ class Envelope(
     specversion = SpecVersion("`1.0`")
     id = ClientId("A UUIDv7; if it is left out, the server generates one.")
     type = Text(
-        "Dotted words, `email.send`, or with the version of the arguments: `email.send@2.0`.",
-        pattern=TYPE_PATTERN,
+        "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
+        pattern=WIRE_TYPE_PATTERN,
         longest=TYPE_LENGTH,
-        schema={"pattern": f"^{TYPE_PATTERN.pattern}(@{VERSION_PATTERN})?$"},
+        schema={"pattern": f"^{WIRE_TYPE_PATTERN.pattern}(@{VERSION_PATTERN})?$"},
     ).required()
     args = Args().required()
     meta = Object("The client's own; `meta.capabilities` names what a worker must be able to do.")
-    schema = Text(longest=2048, echoed=True)
+    schema = Text(
+        "A URI, such as `urn:ojs:schema:email.send:v1`.",
+        longest=2048,
+        pattern=URI_PATTERN,
+        echoed=True,
+    )
     version = Options.version
     options = Object(of=NestedOptions)
+
+
+class SiteEnvelope(Members):
+    """Of a job that a site's own code describes, and of AGQ's."""
+
+    type = Text(pattern=TYPE_PATTERN, longest=TYPE_LENGTH).required()
 
 
 class ClassEnvelope(Members):
@@ -196,7 +229,11 @@ class ClassEnvelope(Members):
     type = Text(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
 
 
-TYPES = {TYPE_PATTERN: Envelope.type, CLASS_PATTERN: ClassEnvelope.type}
+TYPES = {
+    WIRE_TYPE_PATTERN: Envelope.type,
+    TYPE_PATTERN: SiteEnvelope.type,
+    CLASS_PATTERN: ClassEnvelope.type,
+}
 OPTION_NAMES = Options.names
 ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
 IN_META = (NestedOptions.metadata, NestedOptions.meta)
@@ -213,6 +250,14 @@ def queue_names(document: Document, field: str = "queues") -> list[str] | None:
     """Read an array of queue names (OJS core §5.1)."""
     given = document.get(field)
     return None if given is None else QUEUES.check(given, field)
+
+
+def needs_of(meta: Document) -> list[str] | None:
+    """What a worker must be able to do: `meta.capabilities`, if that is a list of words."""
+    named = meta.get("capabilities") if meta else None
+    if type(named) is not list or not named or not all(type(word) is str for word in named):
+        return None
+    return sorted(set(named))
 
 
 @dataclass
@@ -270,10 +315,7 @@ class NewJob:
 
         Meta is the client's own (OJS core §5.4): anything but a list of words requires nothing.
         """
-        named = self.meta.get("capabilities") if self.meta else None
-        if type(named) is not list or not named or not all(type(word) is str for word in named):
-            return None
-        return sorted(set(named))
+        return needs_of(self.meta)
 
     # New jobs never have these, but an envelope reads them.
     attempt: ClassVar[int] = 0
@@ -288,12 +330,12 @@ class NewJob:
 
 
 def new_job(
-    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = TYPE_PATTERN
+    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
 ) -> NewJob:
     """Validate one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
 
     Args:
-        type_pattern: wider for a document converted from another protocol's request.
+        type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
         InvalidRequest: a field is invalid; `details["field"]` names it.

@@ -7,9 +7,11 @@ step is a job, or a chain, group or batch (§10).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,10 +19,18 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
-from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
+from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow, Unsupported
 from .identifiers import UUID7_PATTERN
 from .members import Array, Members, Object, Schema, Text, Texts
-from .validation import OPTION_NAMES, Envelope, NestedOptions, NewJob, new_job
+from .validation import (
+    CLASS_PATTERN,
+    OPTION_NAMES,
+    WIRE_TYPE_PATTERN,
+    Envelope,
+    NestedOptions,
+    NewJob,
+    new_job,
+)
 
 
 class WorkflowType(models.TextChoices):
@@ -32,7 +42,12 @@ class WorkflowType(models.TextChoices):
     DAG = "dag", _("Dag")
 
 
+NOT_SUPPORTED = ("workflow_timeout", "failure_policy")
+NOT_SUPPORTED_OF_STEPS = ("compensate_type", "compensate_args", "compensate")
+"""Members of the documents that this server does not have: what ignores them breaks a promise."""
 Node = TypeVar("Node", UUID, str)
+Check = Callable[[dict[str, Any]], NewJob]
+"""Reads a step that is a job."""
 
 DEEPEST = 10
 """Levels of nesting, including the outermost (OJS workflows §10.2)."""
@@ -123,14 +138,23 @@ class Plan:
         return sum(node.job_count if isinstance(node, Plan) else 1 for node in self.nodes)
 
 
-def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
-    """Validate a workflow (OJS workflows §3 to §6, §10; HTTP §14.1 for graphs).
+def plan_of(
+    document: Mapping[str, Any],
+    now: datetime,
+    *,
+    type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN,
+) -> Plan:
+    """Check a workflow (OJS workflows §3 to §6, §10; HTTP §14.1 for graphs).
+
+    Args:
+        type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
         InvalidWorkflow: something is invalid; `details["validation_errors"]` names the place.
         InvalidRetryPolicyRequest: a step's retry policy is invalid.
     """
-    plan = _plan(document, "$", now, {}, depth=1)
+    check = partial(new_job, now=now, type_pattern=type_pattern)
+    plan = _plan(document, "$", check, {}, depth=1)
     limit = ojs_settings.MAX_BATCH
     if plan.job_count > limit:
         raise refuse("$", f"A workflow may have at most {limit} jobs, not {plan.job_count}.")
@@ -141,8 +165,9 @@ def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
 
 
 def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
-    """Read a step that was validated with its workflow."""
-    return _node(document, "$", now, {}, depth=1)
+    """Read a step that was checked when its workflow was made."""
+    check = partial(new_job, now=now, type_pattern=CLASS_PATTERN)
+    return _node(document, "$", check, {}, depth=1)
 
 
 def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
@@ -157,10 +182,11 @@ def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
 
 
 def _plan(
-    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any], *, depth: int
 ) -> Plan:
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
+    _refuse_unsupported(document, NOT_SUPPORTED, path)
     with _place(path):
         kind = WorkflowRequest.type.read(document)
         name = WorkflowRequest.name.read(document) or ""
@@ -173,11 +199,11 @@ def _plan(
     members = nodes.check(document.get(nodes.name), place)
     plan = Plan(WorkflowType(kind), dict(document), name=name)
     plan.nodes = [
-        _node(member, f"{place}[{index}]", now, defaults, depth=depth)
+        _node(member, f"{place}[{index}]", check, defaults, depth=depth)
         for index, member in enumerate(members)
     ]
     if kind == "batch":
-        plan.callbacks = _callbacks(document, path, now, defaults)
+        plan.callbacks = _callbacks(document, path, check, defaults)
     if kind == "dag":
         _check_graph(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
@@ -187,17 +213,18 @@ def _plan(
 
 
 def _node(
-    document: Any, path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+    document: Any, path: str, check: Check, defaults: dict[str, Any], *, depth: int
 ) -> Step | Plan:
     if type(document) is not dict:
         raise refuse(path, "A step must be a JSON object.")
     kind = document.get("type")
     if isinstance(kind, str) and kind in ("chain", "group", "batch") and "args" not in document:
-        return _plan(document, path, now, defaults, depth=depth + 1)
-    return _step(document, path, now, defaults)
+        return _plan(document, path, check, defaults, depth=depth + 1)
+    return _step(document, path, check, defaults)
 
 
-def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]) -> Step:
+def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]) -> Step:
+    _refuse_unsupported(document, NOT_SUPPORTED_OF_STEPS, path)
     with _place(path):
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
@@ -215,14 +242,26 @@ def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[
         }
         if options:
             whole["options"] = options
-        job = new_job(whole, now)
+        job = check(whole)
         if job.pending:
             raise refuse(path, "A job of a workflow cannot be pending: nothing would activate it.")
     return Step(whole, job, name, depends_on)
 
 
+def _refuse_unsupported(document: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+    options = document.get("options")
+    nested = options if isinstance(options, Mapping) else {}
+    for place, part in ((path, document), (f"{path}.options", nested)):
+        for name in names:
+            if part.get(name) is not None:
+                where = f"{place}.{name}".removeprefix("$.")
+                raise Unsupported(
+                    f"This server does not support '{name}' in workflows.", field=where
+                )
+
+
 def _callbacks(
-    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]
+    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]
 ) -> dict[str, Any]:
     place = f"{path}.callbacks"
     given = document.get("callbacks")
@@ -239,7 +278,7 @@ def _callbacks(
         if type(callback) is not dict:
             raise refuse(f"{place}.{name}", "A callback must be a job.")
     return {
-        name: _step(callback, f"{place}.{name}", now, defaults).document
+        name: _step(callback, f"{place}.{name}", check, defaults).document
         for name, callback in wanted.items()
     }
 

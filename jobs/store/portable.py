@@ -21,11 +21,11 @@ from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from ..models import Event as EventRow
-from ..record.events import job_event, record
+from ..record.events import discarded_events, job_event, record
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, timeout_details
 from ..spec.lifecycle import TERMINAL, Event, State
 from ..spec.reports import Completion
-from ..spec.retry import by_dead_letter
+from ..spec.retry import RetryPolicy, by_dead_letter
 from ..spec.validation import NewJob
 from . import clock, wakeup
 from .claimed import ClaimedJob, from_row
@@ -482,7 +482,10 @@ def _lost_events(
         yield job_event("job.retrying", job, data=retry | {"state": "available"}, **about)
     else:
         last = {"total_attempts": job.attempt, "last_error": error}
-        yield job_event("job.discarded", job, data=last, **about)
+        dead_letter = RetryPolicy.parse(job.retry).keeps_dead_letter
+        yield from discarded_events(
+            job, data=last, exhausted=True, dead_letter=dead_letter, **about
+        )
 
 
 def _longest(period: Any, least: timedelta) -> Any:

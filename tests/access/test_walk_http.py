@@ -185,7 +185,7 @@ def doors() -> Iterator[Door]:
 def address(door: Door, s: Scene, said: Said) -> str:
     job = s.jobs.get(said.job)
     written = job and (ids.write(job.pk) if "/flare/" in door.path else str(job.pk))
-    name = s.cron if "/cron/" in door.path else s.schema if "specs" in door.path else s.queue
+    name = s.cron if "/cron" in door.path else s.schema if "specs" in door.path else s.queue
     path = door.path
     for part, value in {
         "<str:job_id>": written,

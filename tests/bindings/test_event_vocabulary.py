@@ -48,6 +48,8 @@ REQUIRED = {
     "job.timeout": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds attempt",
     "job.stalled": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds attempt",
     "job.ttl_expired": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds",
+    "job.retry_exhausted": "job_type queue total_attempts last_error.code last_error.message",
+    "job.dead_lettered": "job_type queue total_attempts last_error.code last_error.message",
     "job.total_timeout": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds attempt",
 }
 """Event → required members of `data`."""
@@ -139,7 +141,51 @@ def test_every_event_has_the_members_its_schema_requires(db, api):
         assert format_timestamp(parse_timestamp(value)) == value, place
 
 
-def test_every_event_of_the_vocabulary_is_sent_as_a_signal_after_commit(transactional_db, api):
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    "meta", [{"trace_id": TRACE}, {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}]
+)
+def test_every_event_of_a_job_names_its_trace(db, api, meta):
+    """OJS events §8.1, §8.3."""
+    api.pushed(queue="other", meta={"trace_id": 5, "traceparent": "no"})
+    job_id = api.pushed(meta=meta, retry={"max_attempts": 1}, timeout=60)
+    api.fetch(worker_id="w")
+    api.send("workers/heartbeat", {"worker_id": "w", "active_job_ids": [job_id]})
+    api.nack(job_id, worker_id="w")
+
+    traces = {
+        event["type"]: event["data"].get("trace_id")
+        for event in api.see("events", job_id=job_id).json()["events"]
+    }
+    assert set(traces.values()) == {TRACE}
+    assert list(traces) == [
+        *("job.enqueued", "job.started", "job.heartbeat", "job.failed"),
+        *("job.retry_exhausted", "job.discarded", "job.dead_lettered"),
+    ]
+    others = api.see("events", queue="other").json()["events"]
+    assert all("trace_id" not in event["data"] for event in others)
+
+
+@pytest.mark.parametrize(
+    ("retry", "error", "expected"),
+    [
+        ({"max_attempts": 1, "on_exhaustion": "discard"}, {}, ["retry_exhausted", "discarded"]),
+        ({"max_attempts": 3}, {"retryable": False}, ["discarded", "dead_lettered"]),
+    ],
+)
+def test_what_is_not_exhausted_or_not_kept_has_no_event_of_that(db, api, retry, error, expected):
+    job_id = api.pushed(retry=retry)
+    api.fetch(worker_id="w")
+
+    api.nack(job_id, worker_id="w", **error)
+
+    found = [event["type"] for event in api.see("events", job_id=job_id).json()["events"]]
+    assert found[found.index("job.failed") + 1 :] == [f"job.{kind}" for kind in expected]
+
+
+def test_every_event_of_the_vocabulary_is_told_as_a_signal_after_commit(transactional_db, api):
     sent = signals.SENT | worker_signals.SENT
     assert set(sent) == set(OF_THE_VOCABULARY)
     heard: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import jobs
 from jobs.models import Event, Job, Queue
 from jobs.spec.identifiers import UUID7_PATTERN, uuid7
 from jobs.spec.lifecycle import State
@@ -71,7 +72,7 @@ def test_the_reply_says_in_which_state_the_job_is(api, options, state):
 
 def test_the_clients_id_is_kept_and_a_repeated_one_refused(api):
     job_id = str(uuid7())
-    assert api.push(id=job_id.upper()).json()["job"]["id"] == job_id
+    assert api.push(id=job_id).json()["job"]["id"] == job_id
 
     reply = api.push(id=job_id)
 
@@ -310,3 +311,42 @@ def test_activating_twice_is_a_conflict(api):
 
     assert reply.status_code == 409
     assert refusal(reply)["details"] == {"job_id": job_id, "current_state": "available"}
+
+
+# What a type and an id may be called (core §5.1)
+
+CAPITALS = {"type": "Email.Send", "args": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("jobs", CAPITALS),
+        ("jobs/batch", {"jobs": [CAPITALS]}),
+        ("workflows", {"type": "chain", "steps": [CAPITALS]}),
+        (
+            "workflows",
+            {"type": "batch", "jobs": [CAPITALS], "callbacks": {"on_complete": CAPITALS}},
+        ),
+        ("cron", {"name": "a", "cron": "@daily"} | CAPITALS),
+        ("cron", {"name": "a", "cron": "@daily", "job_template": CAPITALS}),
+        ("jobs", CAPITALS | {"type": "email.send", "id": "019461A8-1A2B-7C3D-8E4F-5A6B7C8D9E0F"}),
+    ],
+)
+def test_types_and_ids_in_capitals_are_refused(api, path, body):
+    reply = api.send(path, body)
+
+    assert reply.status_code in (400, 422)
+    assert refusal(reply)["details"]["field"].rpartition(".")[2] in ("type", "id")
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_sites_own_code_names_types_as_it_likes(api):
+    made = jobs.enqueue("Shop.SendMail")
+    jobs.chain(jobs.job("Shop.First"), jobs.job("Shop.Second")).enqueue()
+
+    assert api.job(made.id)["type"] == "Shop.SendMail"
+    (first,) = [job for job in api.fetch(count=9) if job["type"] == "Shop.First"]
+    assert api.ack(first["id"]).status_code == 200
+    assert [job["type"] for job in api.fetch(count=9)] == ["Shop.Second"]

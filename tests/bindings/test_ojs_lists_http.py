@@ -6,6 +6,7 @@ import pytest
 
 from jobs import engine
 from jobs.models import Job
+from jobs.spec.timestamps import parse_timestamp
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 from tests.ojs_client import refusal
 
@@ -139,15 +140,57 @@ def test_a_dead_letter_job_is_retried_with_its_history(api):
     assert [fetched["attempt"] for fetched in api.fetch()] == [1]
 
 
-def test_a_dead_letter_job_is_not_retried_as_it_was_where_it_shall_be_changed(api):
-    """Dead letter §6.3, which one may support."""
+@pytest.mark.parametrize("path", ["dead-letter", "admin/dead-letter"])
+def test_a_dead_letter_job_may_be_changed_before_it_is_retried(api, path):
+    """Dead letter §6.3."""
+    job = JobFactory(dead=True, args=[1], meta={"a": 1, "b": 2}, retry={"max_attempts": 9})
+    override = {
+        "queue": "slow",
+        "args": [2],
+        "priority": "HIGH",
+        "meta": {"b": 3, "capabilities": ["gpu"]},
+        "retry": {"max_attempts": 1},
+    }
+
+    reply = api.send(f"{path}/{job.pk}/retry", {"override": override})
+
+    assert reply.status_code == 200
+    assert api.fetch("slow") == [], "it needs a worker with a capability now"
+    found = api.job(job.pk)
+    assert (found["queue"], found["args"], found["priority"]) == ("slow", [2], 10)
+    assert (found["retry"], found["max_attempts"]) == ({"max_attempts": 1}, 1)
+    assert found["meta"].items() >= {"a": 1, "b": 3, "capabilities": ["gpu"]}.items()
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ({"queue": "No"}, "override.queue"),
+        ({"retry": {"max_attempts": -1}}, "override.retry.max_attempts"),
+        ({"args": {}}, "override.args"),
+        ({"type": "other.type"}, "override.type"),
+        ([], "override"),
+    ],
+)
+def test_a_job_that_cannot_be_changed_so_stays_in_the_dead_letter(api, override, field):
     job = JobFactory(dead=True)
 
-    reply = api.send(f"dead-letter/{job.pk}/retry", {"override": {"queue": "slow"}})
+    reply = api.send(f"dead-letter/{job.pk}/retry", {"override": override})
 
-    assert (reply.status_code, refusal(reply)["code"]) == (422, "unsupported")
+    assert refusal(reply)["details"]["field"] == field
     assert api.see(f"dead-letter/{job.pk}").status_code == 200
-    assert api.send(f"dead-letter/{job.pk}/retry", {"override": None}).status_code == 200
+
+
+def test_a_job_says_how_often_it_was_taken_out_of_the_dead_letter(api):
+    """Dead letter §7.2."""
+    job_id = api.pushed(meta={"a": 1}, retry={"max_attempts": 1})
+    for count in (1, 2):
+        api.fetch()
+        api.nack(job_id)
+        api.send(f"dead-letter/{job_id}/retry", {})
+        meta = api.job(job_id)["meta"]
+        assert (meta["a"], meta["ojs.replay_count"]) == (1, count)
+    assert parse_timestamp(meta["ojs.last_replayed_at"])
 
 
 def test_a_dead_letter_job_is_deleted_for_good(api):

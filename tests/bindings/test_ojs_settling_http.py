@@ -130,7 +130,7 @@ def test_an_ack_may_name_its_job_in_the_path(api, path):
     assert reply.status_code == 200
     assert state_of(job) == State.COMPLETED
     about = {"id": str(job.pk), "state": "completed", "attempt": job.attempt}
-    assert reply.json().get("job") == (about if "{}" in path else None)
+    assert reply.json()["job"] == about
 
 
 @pytest.mark.parametrize("path", ["jobs/{}/nack", "jobs/{}/fail", "workers/nack", "workers/fail"])
@@ -413,9 +413,11 @@ def test_an_older_attempt_of_a_list_settles_nothing(api):
 def test_the_manifest_declares_the_extensions(api):
     manifest = api.get("/ojs/manifest").json()
 
-    assert {"x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"} <= set(
-        manifest["extensions"]
-    )
+    ours = [name for name in manifest["extensions"] if name.startswith("urn:ojs:ext:x:")]
+    names = ["batch-ack", "fetch-with-acks", "fetch-wait", "jobs-lost", "autoscaling"]
+    assert ours == [f"urn:ojs:ext:x:django-ojs:{name}" for name in names]
+    assert all(name.startswith("urn:ojs:ext:") for name in manifest["extensions"])
+    assert manifest["conformance_tier"] == "runtime"
 
 
 # Settling without a worker id (§5.6; docs/architecture.md)

@@ -419,10 +419,12 @@ def test_the_record_tells_of_the_last_failure_and_of_the_end(db):
 
     failed(job, worker_id="worker-1", type="Boom", message="No answer")
 
-    (_, failure), (kind, last) = recorded()
+    (_, failure), *ends = recorded()
     assert failure["error"]["retryable"] is False
-    assert kind == "job.discarded"
-    assert last == {"total_attempts": 3, "last_error": {"code": "Boom", "message": "No answer"}}
+    kinds = ["job.retry_exhausted", "job.discarded", "job.dead_lettered"]
+    assert [kind for kind, _ in ends] == kinds
+    for _, last in ends:
+        assert last == {"total_attempts": 3, "last_error": {"code": "Boom", "message": "No answer"}}
 
 
 def test_a_released_job_was_only_enqueued_again(db):

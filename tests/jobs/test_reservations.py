@@ -304,7 +304,10 @@ def test_the_record_tells_of_the_crash_and_of_what_follows(db):
 
     retried, ended = recorded_events(again), recorded_events(spent)
     assert list(retried) == ["job.stalled", "job.failed", "job.retrying"]
-    assert list(ended) == ["job.stalled", "job.failed", "job.discarded"]
+    assert list(ended) == [
+        *("job.stalled", "job.failed"),
+        *("job.retry_exhausted", "job.discarded", "job.dead_lettered"),
+    ]
     stalled = retried["job.stalled"]
     assert stalled.data["timeout_kind"] == "stalled" and stalled.attempt == 1
     assert stalled.data["elapsed_seconds"] > stalled.data["limit_seconds"] > 0

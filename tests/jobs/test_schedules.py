@@ -11,7 +11,13 @@ from croniter import croniter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.spec.schedules import InvalidSchedule, nearest_weekday, read_schedule, upcoming
+from jobs.spec.schedules import (
+    InvalidSchedule,
+    nearest_weekday,
+    new_schedule,
+    read_schedule,
+    upcoming,
+)
 
 NEW_YORK = "America/New_York"
 ZONES = (NEW_YORK, "Europe/Berlin", "Australia/Lord_Howe")
@@ -70,6 +76,16 @@ def due(expression: str, after: datetime = START, zone: str = "UTC", count: int 
 )
 def test_an_expression_means_what_the_document_says(expression, expected):
     assert due(expression) == [expected]
+
+
+@pytest.mark.parametrize("expression", ["@every 999ms", "@every 0.5s", "@EVERY 1ms"])
+def test_no_new_schedule_comes_more_than_once_a_second(expression):
+    """CRON-24. One that is stored already goes on."""
+    with pytest.raises(InvalidSchedule, match="a second at least"):
+        new_schedule(expression)
+
+    assert read_schedule(expression)
+    assert new_schedule("@every 1s") and new_schedule("@every 1.5s")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class AdminWorkerViewSet(AdminViewSet):
     """`/ojs/v1/admin/workers`"""
 
     resource = "workers"
+    queries = {"list": WorkerSearch}
     worker: Worker
     """The worker that the URL names."""
 

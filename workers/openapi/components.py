@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
+from jobs.spec.operator_requests import LimitsOverride, RateOverride
 from jobs.spec.queue_config import QueueConfig
-from jobs.spec.rate_policy import JobLimits
+from jobs.spec.rate_policy import JobLimits, Limits, Rate, Throttle
 from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
@@ -225,12 +226,14 @@ EVENT = obj(
 )
 
 SETTLED = obj("id state attempt", id=UUID, state=ref("JobState"), attempt=COUNT) | {
-    "description": "If the path of the request named the job."
+    "description": "The same, where other answers have the job."
 }
+
+TWICE = "The members of `job` stand at the top level, too."
 
 COMPONENTS: dict[str, Schema] = {
     "Acknowledged": obj(
-        "acknowledged job_id id state attempt", **ACKED, completed_at=TIME, job=SETTLED
+        "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
     ),
     "Checkpoint": obj(
         "job_id sequence created_at checkpoint", **CHECKPOINT, checkpoint=obj(**CHECKPOINT)
@@ -239,30 +242,38 @@ COMPONENTS: dict[str, Schema] = {
     "CronRun": CRON_RUN,
     "Error": ERROR,
     "Event": EVENT,
-    "Failed": obj("acknowledged job_id id state attempt max_attempts", **NACKED, job=SETTLED),
+    "Failed": obj("acknowledged job_id id state attempt max_attempts job", **NACKED, job=SETTLED),
     "Job": JOB,
     "JobError": ERROR_ENTRY,
-    "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It existed already.")),
+    "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It was there before."))
+    | {"description": TWICE},
     "ChangedJobReply": obj(
         "job", job={"allOf": [ref("Job"), {"type": "object", "properties": CHANGED}]}
-    ),
+    )
+    | {"description": TWICE},
     "JobState": enum(*State.values),
     "Outcome": obj("status acknowledged job_id id", **NACKED, **ONE_OF_MANY)
     | {"description": "The result of one of several outcomes."},
     "Pagination": PAGINATION,
     "Workflow": WORKFLOW,
     "WorkflowNode": WORKFLOW_NODE,
-    "WorkflowReply": obj("workflow", workflow=ref("Workflow")),
+    "WorkflowReply": obj("workflow", workflow=ref("Workflow"))
+    | {"description": "The members of `workflow` stand at the top level, too."},
 } | {
     form.component: form.json_schema()
     for form in (
         CronRequest,
         Envelope,
         JobLimits,
+        Limits,
+        LimitsOverride,
         NestedOptions,
         Policy,
         QueueConfig,
+        Rate,
+        RateOverride,
         StepRequest,
+        Throttle,
         Unique,
         WorkflowRequest,
     )

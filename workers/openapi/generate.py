@@ -21,7 +21,7 @@ from jobs.conf import protocols
 from jobs.http.base import OJSViewSet
 from jobs.http.dialects import MEDIA_TYPE
 from jobs.http.errors import error_document, status_of
-from jobs.spec.members import Declared, Schema
+from jobs.spec.members import Declared, Members, Schema
 
 from . import refusals
 from .components import COMPONENTS
@@ -31,15 +31,17 @@ from .refusals import EXAMPLES, JOB_ID, Refusal
 from .schema import ref
 
 URLS = "workers.urls"
-MEDIA_TYPES = (MEDIA_TYPE, "application/json")
+SENT_AS = "application/json"
+"""What bodies are described as, for tools make a client of one type alone. Those of the binding
+are taken, too."""
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 METHODS = ("get", "put", "post", "delete", "patch")
 """Methods in the order in which those of a path are shown."""
 
 DESCRIPTION = (
-    "An Open Job Spec job server. Bodies are JSON objects of the media type "
-    f"`{MEDIA_TYPE}`; `application/json` is accepted, too. A member that is `null` counts as "
-    "absent. Every response has `OJS-Version` and `X-Request-Id`."
+    "An Open Job Spec job server. Bodies are JSON objects, sent as `application/json` or "
+    f"`{MEDIA_TYPE}`. A member that is `null` counts as "
+    "absent. Every answer carries `OJS-Version` and `X-Request-Id`."
 )
 HEADERS = {
     "OJS-Version": {"$ref": "#/components/headers/OJS-Version"},
@@ -87,6 +89,7 @@ class Endpoint(NamedTuple):
     method: str
     path: str
     command: Command
+    query: type[Members] | None = None
 
     @property
     def operation_id(self) -> str:
@@ -121,7 +124,7 @@ def endpoints() -> Iterator[Endpoint]:
         for method, action in view.actions.items():
             command = access.find(viewset.binding, f"{viewset.resource}.{action}")
             if method in METHODS and command is not None:
-                yield Endpoint(method.upper(), path, command)
+                yield Endpoint(method.upper(), path, command, viewset.queries.get(action))
 
 
 def refusals_of(operation: Operation, *, is_open: bool) -> list[Refusal]:
@@ -218,7 +221,9 @@ class Generation:
             description.append(f"Needs the scope {scopes}.")
         if description:
             document["description"] = " ".join(description)
-        document["parameters"] = _path_parameters(endpoint.path) + _parameters(operation)
+        document["parameters"] = _path_parameters(endpoint.path) + _parameters(
+            endpoint.query, operation
+        )
         if operation.body is not None:
             name = _camel(endpoint.operation_id) + "Body"
             document["requestBody"] = self._body(operation, name)
@@ -234,7 +239,7 @@ class Generation:
         media: dict[str, Any] = {"schema": schema}
         if operation.example is not None:
             media["example"] = operation.example
-        return {"required": not operation.optional, "content": dict.fromkeys(MEDIA_TYPES, media)}
+        return {"required": not operation.optional, "content": {SENT_AS: media}}
 
     def _responses(self, operation: Operation, *, is_open: bool) -> dict[str, Any]:
         by_status: dict[int, list[Refusal]] = defaultdict(list)
@@ -280,11 +285,11 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    query = operation.query.described() if operation.query else ()
+def _parameters(query: type[Members] | None, operation: Operation) -> list[dict[str, Any]]:
+    named = query.described() if query else ()
     return [
         _parameter(place, member)
-        for place, members in (("query", query), ("header", operation.headers))
+        for place, members in (("query", named), ("header", operation.headers))
         for member in members
     ]
 
@@ -292,7 +297,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 def _parameter(place: str, member: Declared) -> dict[str, Any]:
     schema = member.json_schema()
     entry: dict[str, Any] = {"name": member.name, "in": place, "schema": schema}
-    if member.about:
+    if "description" in schema:
         entry["description"] = schema.pop("description")
     if member.is_required:
         entry["required"] = True

@@ -39,8 +39,7 @@ class Operation:
     example: Json = None
     """Example of the body."""
     optional: bool = False
-    """The body is optional."""
-    query: type[Members] | None = None
+    """The body may be left out."""
     headers: tuple[Declared, ...] = ()
     """Headers of the request, besides the standard ones."""
     media_type: str = MEDIA_TYPE

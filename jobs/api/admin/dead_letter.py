@@ -11,17 +11,18 @@ from rest_framework.response import Response
 from ... import engine
 from ...access import Binding
 from ...conf import ojs_settings
+from ...http.parameters import DeadLetterQuery, JobSearch
 from ...http.request import Request
 from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
 from ...spec.fields import Document
 from ...spec.members import Text
-from ...spec.operator_requests import DeadFilter, PurgeDead
+from ...spec.operator_requests import DeadFilter, PurgeDead, read_override
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
-from ..jobs import parse_id
-from ..queues import errors_by_job, list_dead
+from ..jobs import errors_by_job, parse_id
+from ..queues import list_dead
 from .base import AdminViewSet, confirmed, reason_of
 from .bulk import read_filter
 from .documents import COLUMNS, line, moment, reply
@@ -40,6 +41,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
     """`/ojs/v1/admin/dead-letter`"""
 
     resource = "dead-letter"
+    queries = {"list": JobSearch, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
         """Discarded jobs that await an operator's decision, with their last error (§11.1)."""
@@ -63,9 +65,10 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
-        reason = reason_of(self.read())
+        body = self.read()
+        reason, override = reason_of(body), read_override(body)
         with atomic():
-            job = engine.retry_one(parse_id(job_id))
+            job = engine.retry_one(parse_id(job_id), override)
             self.audit("retry_job", [job], reason=reason)
         extra = {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(
@@ -158,6 +161,7 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
     HTTP §12; dead letter §10)."""
 
     binding = Binding.OJS
+    queries = {"list": DeadLetterQuery, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
         """Newest first, with complete jobs, filtered by the parameters of §9.1."""

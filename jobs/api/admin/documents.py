@@ -8,13 +8,11 @@ from typing import Any
 
 from ...access.redaction import redact_job, redact_quotes
 from ...models import Job
-from ...spec.durations import format_duration
 from ...spec.envelope import error_entry
 from ...spec.lifecycle import State
-from ...spec.retry import InvalidRetryPolicy, RetryPolicy
 from ...spec.timestamps import format_timestamp
 from ...spec.worker_ids import shown
-from ..jobs import full_envelope
+from ..jobs import full_envelope, policy
 
 COLUMNS = (
     "type",
@@ -93,23 +91,6 @@ def line(
         error = {name: newest[name] for name in newest if name not in LONG}
         document["error"] = redact_quotes(error) if is_redacted else error
     return document
-
-
-def policy(job: Job) -> dict[str, Any] | None:
-    """The retry policy in force, with defaults for what the client left out."""
-    try:
-        found = RetryPolicy.parse(job.retry)
-    except InvalidRetryPolicy:  # stored before validation became stricter
-        return job.retry
-    return {
-        "max_attempts": job.max_attempts,
-        "initial_interval": format_duration(found.initial_interval),
-        "backoff_coefficient": found.backoff_coefficient,
-        "max_interval": format_duration(found.max_interval),
-        "jitter": found.jitter,
-        "non_retryable_errors": list(found.non_retryable_errors),
-        "on_exhaustion": found.on_exhaustion,
-    }
 
 
 def whole(job: Job, *, is_redacted: bool, project: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class HistoryViewSet(AdminViewSet):
     """`/ojs/v1/admin/stats/history`"""
 
     resource = "history"
+    queries = {"retrieve": HistoryQuery}
 
     def retrieve(self, request: Request) -> Response:
         """One point per period, oldest first, without the current, incomplete minute."""

@@ -6,6 +6,7 @@ from rest_framework.response import Response
 
 from ... import engine
 from ...errors import JobNotFound
+from ...http.parameters import JobSearch
 from ...http.request import Request
 from ...models import Job
 from ...spec.timestamps import format_timestamp
@@ -21,6 +22,7 @@ class AdminJobViewSet(AdminViewSet):
     """`/ojs/v1/admin/jobs`"""
 
     resource = "jobs"
+    queries = {"list": JobSearch}
 
     def list(self, request: Request) -> Response:
         """Jobs that match, newest first by default (§7.1)."""

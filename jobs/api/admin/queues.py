@@ -28,6 +28,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
     """`/ojs/v1/admin/queues`: the verbs of the data plane, with the scopes of operators."""
 
     resource = "queues"
+    queries = {"list": QueueSearch}
 
     def list(self, request: Request) -> Response:
         """Every queue, with its depth and throughput (§6.1)."""

@@ -27,6 +27,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{QUEUE}/stats", "queue-stats", Queues, {"get": "stats"}),
     (f"{QUEUE}/priority-stats", "queue-priority-stats", Queues, {"get": "priorities"}),
     (f"{QUEUE}/pause", "queue-pause", Queues, {"post": "pause"}),
+    (f"{QUEUE}/drain", "queue-drain", Queues, {"post": "drain"}),
     (f"{QUEUE}/resume", "queue-resume", Queues, {"post": "resume"}),
     (f"{QUEUE}/config", "queue-config", Queues, {"get": "configuration", "put": "configure"}),
     (f"{QUEUE}/rate-limit", "queue-rate-limit", Queues, {"put": "limit"}),
@@ -53,6 +54,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     ("stats/history", "stats-history", HistoryViewSet, {"get": "retrieve"}),
     ("system/maintenance", "maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
+    # As the command line calls them.
+    ("maintenance", "cli-maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
+    ("config", "cli-config", SystemViewSet, {"get": "config"}),
     ("system/config", "config", SystemViewSet, {"get": "config"}),
 )
 

@@ -165,7 +165,8 @@ class Command(BaseCommand):
 
     def _tell(self, event: Event) -> None:
         if self.options["json"]:
-            self.stdout.write(orjson.dumps(events.event_document(event)).decode())
+            (document,) = events.event_documents([event])
+            self.stdout.write(orjson.dumps(document).decode())
         else:
             what = event.type.removeprefix("job.")
             line = f"{event.time:%H:%M:%S} {what:<10} {event.subject} {event.job_type}"

@@ -26,6 +26,8 @@ WITH lost AS MATERIALIZED (
        FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
     SELECT *, attempt < max_attempts AS again,
+           coalesce(retry->>'on_exhaustion',
+                    retry->>'onExhaustion') IS DISTINCT FROM 'discard' AS keeps_dead_letter,
            CASE WHEN :'stalled'::boolean THEN jsonb_build_object(
                 'timeout_kind', 'stalled',
                 'limit_seconds', trim_scale(round(
@@ -45,8 +47,7 @@ WITH lost AS MATERIALIZED (
 ), discarded AS (
     UPDATE ojs_jobs_job AS job
        SET state = 'discarded', finished_at = statement_timestamp(),
-           dead_letter = coalesce(judged.retry->>'on_exhaustion',
-                                  judged.retry->>'onExhaustion') IS DISTINCT FROM 'discard',
+           dead_letter = judged.keeps_dead_letter,
            reserved_by = '', reserved_until = NULL, reserved_for = NULL
       FROM judged
      WHERE job.id = judged.id AND NOT judged.again AND job.state = 'active'
@@ -73,13 +74,15 @@ CROSS JOIN LATERAL (VALUES
            ('job.failed', jsonb_build_object(
                 'error', error.object || jsonb_build_object('retryable', again),
                 'state', CASE WHEN again THEN 'available' ELSE 'discarded' END)),
-           (CASE WHEN again THEN 'job.retrying' ELSE 'job.discarded' END,
-            CASE WHEN again
-                 THEN jsonb_build_object(
-                      'max_attempts', max_attempts, 'next_retry_at', statement_timestamp(),
-                      'error', error.object, 'state', 'available')
-                 ELSE jsonb_build_object(
-                      'total_attempts', attempt, 'last_error', error.object) END)
+           (CASE WHEN again THEN 'job.retrying' END, jsonb_build_object(
+                'max_attempts', max_attempts, 'next_retry_at', statement_timestamp(),
+                'error', error.object, 'state', 'available')),
+           (CASE WHEN NOT again THEN 'job.retry_exhausted' END, jsonb_build_object(
+                'total_attempts', attempt, 'last_error', error.object)),
+           (CASE WHEN NOT again THEN 'job.discarded' END, jsonb_build_object(
+                'total_attempts', attempt, 'last_error', error.object)),
+           (CASE WHEN NOT again AND keeps_dead_letter THEN 'job.dead_lettered' END,
+            jsonb_build_object('total_attempts', attempt, 'last_error', error.object))
       ) AS event (type, data)
      WHERE event.type IS NOT NULL
        AND :'records_events'::boolean

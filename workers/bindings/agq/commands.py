@@ -12,7 +12,7 @@ from jobs.access import Command, find, projects
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
 from jobs.spec.batches import new_jobs
-from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 from jobs.store import clock
 from workers import protocol
 from workers.fetching.waiting import Look
@@ -207,7 +207,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     """LPUSH queue:<name> <plan_json> […]: all or none; returns how many were pushed."""
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
-    jobs = new_jobs(requests, clock.now())
+    jobs = new_jobs(requests, clock.now(), type_pattern=TYPE_PATTERN)
     return len(engine.enqueue(projects.assign_project(jobs, session.project)))
 
 

@@ -26,7 +26,7 @@ from jobs.spec.members import (
     words,
 )
 from jobs.spec.retry import MAX_ATTEMPTS
-from jobs.spec.schedules import InvalidSchedule, read_schedule, read_zone
+from jobs.spec.schedules import InvalidSchedule, new_schedule, read_zone
 from jobs.spec.validation import (
     CLASS_PATTERN,
     PRIORITIES,
@@ -219,7 +219,7 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         read_zone(zone)
         field = "cron_expression"
         expression = cronos.translated(given)
-        read_schedule(expression, zone)
+        new_schedule(expression, zone)
     except InvalidSchedule as problem:
         raise refuse(field, str(problem)) from None
     return NewCronJob(

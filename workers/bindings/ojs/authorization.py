@@ -17,6 +17,7 @@ COMMANDS = (
     command("workers.register", WORK, OWN, SELF),
     command("workers.deregister", WORK, OWN, SELF),
     command("workers.heartbeat", WORK, OWN, SELF),
+    command("workers.health", WORK, OWN, SELF, reads=True),
     command("workers.fetch", WORK, OWN, SELF),
     command("workers.ack", WORK, OWN, HELD),
     command("workers.nack", WORK, OWN, HELD),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -10,8 +12,25 @@ from django.urls import reverse
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
+from jobs.http.base import dress
 from jobs.http.renderers import dumps
+from jobs.http.request import request_id_of
 from workers.openapi import document as openapi
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def dressed(view: View) -> View:
+    """Put the headers on that every response has (OJS HTTP §6.5)."""
+
+    @wraps(view)
+    def answer(request: HttpRequest) -> HttpResponse:
+        response = view(request)
+        dress(response.headers, response.status_code, request_id_of(request.META))
+        return response
+
+    return answer
+
 
 PREFIX = "/ojs/v1/openapi.json"
 
@@ -21,6 +40,7 @@ def _mounted(request: HttpRequest) -> str:
     return request.path.removesuffix(PREFIX).removesuffix("/ojs/v1/docs")
 
 
+@dressed
 @require_safe
 @gzip_page
 def openapi_json(request: HttpRequest) -> HttpResponse:
@@ -36,6 +56,7 @@ FORMS = "forms"
 """Value of `tag` for the page of all schemas."""
 
 
+@dressed
 @require_safe
 @gzip_page
 def docs(request: HttpRequest) -> HttpResponse:

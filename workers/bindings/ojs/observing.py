@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from django.http import HttpResponse
-from django.http.response import HttpResponseBase
 from rest_framework.response import Response
 
 from jobs.api.system import backend
@@ -18,7 +17,7 @@ from jobs.store import readiness
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
-from .requests import MOST_QUEUES
+from .requests import MOST_QUEUES, AutoscalingQuery
 
 
 class MetricsViewSet(OJSViewSet):
@@ -42,19 +41,12 @@ class MetricsViewSet(OJSViewSet):
         text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
         return HttpResponse(text, content_type=media_type)
 
-    def finalize_response(  # type: ignore[override]
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        finished = super().finalize_response(request, response, *args, **kwargs)
-        if not isinstance(finished, Response):
-            del finished["OJS-Version"]  # the text is not an OJS document
-        return finished
-
 
 class AutoscalingViewSet(OJSViewSet):
     """`/ojs/v1/autoscaling`"""
 
     resource = "autoscaling"
+    queries = {"retrieve": AutoscalingQuery}
 
     def retrieve(self, request: Request) -> Response:
         """How many workers the queues named by `queues` need, together and each."""

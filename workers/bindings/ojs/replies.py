@@ -12,6 +12,8 @@ from jobs.spec.envelope import milliseconds
 from jobs.spec.lifecycle import State
 from jobs.spec.timestamps import format_timestamp
 from jobs.store import clock
+from workers.fleet import directory
+from workers.lifecycle import WorkerState
 from workers.protocol import Outcome, Reply
 
 COMPLETED = State.COMPLETED.value
@@ -51,6 +53,23 @@ def heartbeat(reply: Reply) -> dict[str, Any]:
     return document
 
 
+def health(worker: Any, worker_id: str, active_jobs: int) -> dict[str, Any]:
+    """How a worker is, by its last heartbeat."""
+    is_active = directory.is_active(worker)
+    state = str(worker.desired_state) if is_active else str(WorkerState.TERMINATED)
+    heard = worker.last_heartbeat_at
+    return {
+        "worker_id": worker_id,
+        "id": worker_id,
+        "status": "healthy" if is_active else "unhealthy",
+        "ready": is_active and state == WorkerState.RUNNING,
+        "state": state,
+        "active_jobs": active_jobs,
+        "last_heartbeat_at": format_timestamp(heard) if heard else None,
+        "server_time": format_timestamp(clock.now()),
+    }
+
+
 def completed(outcome: Outcome) -> dict[str, Any]:
     assert outcome.at is not None
     return {
@@ -79,6 +98,12 @@ def failed(outcome: Outcome) -> dict[str, Any]:
         document["retry_delay_ms"] = milliseconds(outcome.retry_delay)
     elif outcome.at is not None and outcome.state == "discarded":
         document["discarded_at"] = document["completed_at"] = format_timestamp(outcome.at)
+    return document
+
+
+def about_one(document: dict[str, Any]) -> dict[str, Any]:
+    """The answer about one job, with `job` as other answers about a job have it."""
+    document["job"] = {name: document[name] for name in ("id", "state", "attempt")}
     return document
 
 

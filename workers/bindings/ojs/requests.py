@@ -234,8 +234,8 @@ class Fetch(Members):
         sentence="'{name}' must be one of {choices}.",
     ).default("strict")
     worker_id = Settling.worker_id
-    count = Integer(least=1, most=2**31, schema={"default": 1})
-    # Its name in other clients.
+    count = Integer("`1` where it is absent.", least=1, most=2**31)
+    # What other clients call it.
     batch_size = Integer(least=1, most=2**31, hidden=True)
     max_jobs = Integer(least=1, most=2**31, hidden=True)
     types = Texts("Only jobs of these types.")

@@ -62,6 +62,11 @@ urlpatterns = [
     ),
     path("ojs/v1/workers/progress", ProgressViewSet.as_view({"post": "report"})),
     path(
+        "ojs/v1/workers/<path:worker_id>/health",
+        WorkerViewSet.as_view({"get": "health"}),
+        name="worker-health",
+    ),
+    path(
         "ojs/v1/workers/<path:worker_id>",
         LeavingViewSet.as_view({"delete": "deregister"}),
         name="worker",

@@ -120,7 +120,7 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     (outcome,) = protocol.ack([completion], project=caller.project)
     if outcome.error is not None:
         raise outcome.error
-    return _answer(replies.completed(outcome), job_id)
+    return VerbResponse(replies.about_one(replies.completed(outcome)))
 
 
 def acks(given: Sequence[VerbRequest]) -> list[Any]:
@@ -148,7 +148,9 @@ def acks(given: Sequence[VerbRequest]) -> list[Any]:
             found |= {index: problem for index, _ in items.values()}
             continue
         for (index, _), outcome in zip(items.values(), outcomes, strict=True):
-            found[index] = outcome.error or VerbResponse(replies.completed(outcome))
+            found[index] = outcome.error or VerbResponse(
+                replies.about_one(replies.completed(outcome))
+            )
     return [found[index] for index in range(len(given))]
 
 
@@ -162,7 +164,7 @@ def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     (outcome,) = protocol.fail([failure], project=caller.project)
     if outcome.error is not None:
         raise outcome.error
-    return _answer(replies.failed(outcome), job_id)
+    return VerbResponse(replies.about_one(replies.failed(outcome)))
 
 
 def _settling(request: VerbRequest, job_id: str | None) -> dict[str, Any]:
@@ -223,10 +225,3 @@ def _settled(
     if outcomes.failures is not None:
         document["nacks"] = replies.each(failed, replies.failed, request.request_id)
     return document
-
-
-def _answer(document: dict[str, Any], job_id: str | None) -> VerbResponse:
-    """The result for a job; if the path named it, also nested in `job`, as others do."""
-    if job_id is not None:
-        document["job"] = {name: document[name] for name in ("id", "state", "attempt")}
-    return VerbResponse(document)

@@ -8,6 +8,7 @@ from django.http import Http404
 from rest_framework.response import Response
 
 from jobs.api.system import backend_health, health_document
+from jobs.errors import NotFound
 from jobs.http.base import OJSViewSet
 from jobs.http.request import Request
 from jobs.spec.timestamps import format_timestamp
@@ -15,6 +16,7 @@ from jobs.store import clock
 from workers import protocol
 from workers.access import admission
 from workers.chores import reaper
+from workers.fleet import directory
 
 from . import replies, requests, verbs
 
@@ -44,6 +46,16 @@ class WorkerViewSet(OJSViewSet):
         name = self._admit(leaving) or leaving
         known = protocol.deregister(name, project=self.caller.project)
         return Response({"ok": True, "worker_id": leaving, "deregistered": known})
+
+    def health(self, request: Request, worker_id: str) -> Response:
+        """How a worker is, by its last heartbeat: `ready` while it fetches jobs."""
+        worker = directory.find(worker_id, self.caller)
+        if worker is None:
+            raise NotFound(
+                f"Worker '{worker_id}' not found.", resource_type="worker", resource_id=worker_id
+            )
+        held = len(directory.held_by(worker.pk))
+        return Response(replies.health(worker, worker_id, held))
 
     def heartbeat(self, request: Request) -> Response:
         """BEAT (§4)."""

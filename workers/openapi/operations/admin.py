@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict
-from jobs.http.parameters import HistoryQuery, JobSearch
-from jobs.spec.operator_requests import DeadFilter, PurgeDead, Reason, SwitchMaintenance
+from jobs.spec.operator_requests import PurgeDead, Reason, RetryDeadFor, SwitchMaintenance
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -117,9 +116,7 @@ POINT = {
 }
 
 OPERATIONS = {
-    ("GET", f"{BASE}/jobs"): Operation(
-        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=JobSearch
-    ),
+    ("GET", f"{BASE}/jobs"): Operation("Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1."),
     ("GET", f"{BASE}/jobs/{{job_id}}"): Operation(
         "Admin", "Everything about a job", {200: DETAIL}, refusals=NO_JOB
     ),
@@ -137,9 +134,7 @@ OPERATIONS = {
         refusals=NO_JOB + refuses(Conflict, "The job is in neither state."),
         **WHY,
     ),
-    ("GET", f"{BASE}/dead-letter"): Operation(
-        "Admin", "Search the dead letter", {200: LINES}, query=JobSearch
-    ),
+    ("GET", f"{BASE}/dead-letter"): Operation("Admin", "Search the dead letter", {200: LINES}),
     ("DELETE", f"{BASE}/dead-letter"): Operation(
         "Admin",
         "Permanently delete the dead letter or a part of it",
@@ -152,7 +147,6 @@ OPERATIONS = {
         },
         body=PurgeDead,
         example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
-        query=DeadFilter,
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(
         "Admin",
@@ -194,7 +188,7 @@ OPERATIONS = {
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
         refusals=NOT_DEAD,
-        **WHY,
+        **WHY | {"body": RetryDeadFor},
     ),
     ("GET", f"{BASE}/stats/history"): Operation(
         "Admin",
@@ -223,7 +217,6 @@ OPERATIONS = {
                 {"period": "5m", "queue": None, "data": [POINT]},
             )
         },
-        query=HistoryQuery,
     ),
     ("GET", f"{BASE}/system/maintenance"): Operation(
         "Admin",
@@ -257,4 +250,7 @@ OPERATIONS = {
         },
     ),
 }
-ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
+ALIASES = {
+    (method, f"{BASE}/{short}"): (method, f"{BASE}/system/{short}")
+    for method, short in (("GET", "maintenance"), ("POST", "maintenance"), ("GET", "config"))
+}

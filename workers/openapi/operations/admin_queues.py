@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.http.parameters import QueueSearch
 from jobs.spec.lifecycle import State
 from jobs.spec.members import Members
 from jobs.spec.operator_requests import AdminChange, Pause, Reason
@@ -91,7 +90,6 @@ OPERATIONS = {
             )
         },
         "OJS admin API §6.1.",
-        query=QueueSearch,
     ),
     ("GET", f"{BASE}/queues/{{name}}"): Operation(
         "Admin",

@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs.errors import BatchTooLarge, Conflict
 from jobs.http.parameters import IDEMPOTENCY_KEY
-from jobs.spec.bulk_requests import BulkChange, BulkEnqueue, Priority
+from jobs.spec.bulk_requests import BulkChange, BulkEnqueue, NewPriority
 
 from ..operation import Operation, Reply
 from ..refusals import MAINTAINED, NO_JOB, refuses
@@ -123,7 +123,7 @@ OPERATIONS = {
             )
         },
         "OJS priority §8.1.",
-        body=Priority,
+        body=NewPriority,
         example={"priority": 10},
         refusals=NO_JOB + refuses(Conflict, "The job is no longer waiting."),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict, NotFound
-from workers.api.requests import Direct, OrderMany, WorkerSearch
+from workers.api.requests import Direct, OrderMany
 
 from ..operation import Operation, Reply
 from ..refusals import refuses
@@ -145,7 +145,6 @@ OPERATIONS = {
             )
         },
         "OJS admin API §9.1.",
-        query=WorkerSearch,
     ),
     ("GET", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",

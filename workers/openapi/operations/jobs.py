@@ -11,7 +11,7 @@ from jobs.errors import (
     Unsupported,
     WaitTimeout,
 )
-from jobs.http.parameters import BLOCK_TIMEOUT, ResultQuery
+from jobs.http.parameters import BLOCK_TIMEOUT
 from jobs.spec.bulk_requests import Batch, ResultIds
 from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
@@ -131,6 +131,65 @@ OPERATIONS = {
         headers=(BLOCK_TIMEOUT,),
         refusals=TAKEN + MAINTAINED,
     ),
+    ("GET", "/ojs/v1/jobs"): Operation(
+        "Jobs",
+        "List jobs",
+        {
+            200: Reply(
+                "Newest first.",
+                obj(
+                    "jobs total pagination",
+                    jobs=array(ref("Job")),
+                    total=COUNT,
+                    pagination=ref("Pagination"),
+                ),
+                {
+                    "jobs": [DONE],
+                    "total": 1,
+                    "pagination": {"total": 1, "limit": 50, "offset": 0, "has_more": False},
+                },
+            )
+        },
+        "For the public command line. More than 100,000 jobs are not counted.",
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}/retries"): Operation(
+        "Jobs",
+        "See the failed attempts of a job",
+        {
+            200: Reply(
+                "Oldest first; the newest of a long history.",
+                obj(
+                    "job_id state attempt max_attempts retries total policy",
+                    job_id=UUID,
+                    state=ref("JobState"),
+                    attempt=COUNT,
+                    max_attempts=COUNT,
+                    retries=array(ref("JobError")),
+                    total=COUNT,
+                    policy=nullable(free("The retry policy in force.")),
+                ),
+                {
+                    "job_id": JOB["id"],
+                    "state": "retryable",
+                    "attempt": 1,
+                    "max_attempts": 3,
+                    "retries": [
+                        {
+                            "attempt": 1,
+                            "type": "handler_error",
+                            "code": "handler_error",
+                            "message": "It broke.",
+                            "occurred_at": "2026-02-12T10:30:01.904Z",
+                            "timestamp": "2026-02-12T10:30:01.904Z",
+                        }
+                    ],
+                    "total": 1,
+                    "policy": {"max_attempts": 3, "initial_interval": "PT1S", "jitter": True},
+                },
+            )
+        },
+        refusals=NO_JOB,
+    ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
         "Jobs",
         "Enqueue many jobs: all or none",
@@ -189,7 +248,6 @@ OPERATIONS = {
                 ("Retry-After",),
             )
         },
-        query=ResultQuery,
         refusals=NO_JOB
         + refuses(WaitTimeout, "The job has not finished in time.")
         + refuses(ResultPruned, "The result has expired."),

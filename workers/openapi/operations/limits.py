@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jobs.errors import NotFound
-from jobs.http.parameters import Page
 from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
 
 from ..operation import Operation, Reply
@@ -48,7 +47,6 @@ OPERATIONS = {
             )
         },
         "OJS rate limiting §10.1.",
-        query=Page,
     ),
     ("GET", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
@@ -58,12 +56,11 @@ OPERATIONS = {
     ),
     ("PUT", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
-        "Override the limits of a key",
-        {200: Reply("The rate limit with its override.", LIMIT, LIMITED)},
-        "Until `expires_at`, or permanently (OJS rate limiting §10.2).",
-        body={"anyOf": [RateOverride.json_schema(), LimitsOverride.json_schema()]},
+        "Put other limits over a key's own",
+        {200: Reply("It, as it is now.", LIMIT, LIMITED)},
+        "Until `expires_at`, or for good; also before a job uses the key (rate limiting §10.2).",
+        body={"anyOf": [RateOverride.reference(), LimitsOverride.reference()]},
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
-        refusals=refuses(NotFound, "No job has used this key."),
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(
         "Job specs",
@@ -89,7 +86,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=Page,
     ),
     ("POST", "/ojs/v1/job-specs"): Operation(
         "Job specs",

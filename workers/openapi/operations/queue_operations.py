@@ -195,8 +195,11 @@ OPERATIONS = {
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
         "Pause a queue", "paused_at", body=ShortReason
     ),
+    ("POST", "/ojs/v1/queues/{name}/drain"): stopped(
+        "Accept no new jobs, work off those there are", "draining_since", refusals=NO_QUEUE
+    ),
     ("POST", "/ojs/v1/queues/{name}/resume"): stopped(
-        "Resume a queue", "resumed_at", refusals=NO_QUEUE
+        "Hand them out again, or accept them again", "resumed_at", refusals=NO_QUEUE
     ),
     ("GET", "/ojs/v1/queues/{name}/config"): Operation(
         "Queues",

@@ -7,18 +7,10 @@ from jobs.errors import (
     NotFound,
     NotInstalled,
     TooManyConnections,
-    Unsupported,
     UpgradeRequired,
 )
-from jobs.http.parameters import (
-    LAST_EVENT_ID,
-    ChannelQuery,
-    DeadLetterQuery,
-    EventQuery,
-    FollowQuery,
-    Page,
-)
-from workers.bindings.ojs.requests import AutoscalingQuery
+from jobs.http.parameters import LAST_EVENT_ID
+from jobs.spec.operator_requests import RetryDead
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -167,7 +159,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=Page,
     ),
     ("GET", "/ojs/v1/dead-letter"): Operation(
         "Dead letter",
@@ -184,7 +175,6 @@ OPERATIONS = {
                 {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
             )
         },
-        query=DeadLetterQuery,
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
@@ -208,8 +198,11 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue a dead job again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD
-        + refuses(Unsupported, "The request contains `override`, which is not supported."),
+        "`meta` counts how often it was (`ojs.replay_count`).",
+        body=RetryDead,
+        example={"override": {"queue": "slow", "retry": {"max_attempts": 1}}},
+        optional=True,
+        refusals=NOT_DEAD,
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
@@ -227,15 +220,13 @@ OPERATIONS = {
             )
         },
         "OJS events §6.4.",
-        query=EventQuery,
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",
         "Follow a channel",
         STREAMED,
-        "For the public SDKs and the command line: like the streams of jobs and of queues, except "
-        "that the data of each event also has its name, as `event`.",
-        query=ChannelQuery,
+        "For the public SDKs and the command line: as the streams of jobs and of queues, but that "
+        "the data of each event has its name as `event`, too.",
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + refuses(NotFound, "There is no such job or queue."),
     ),
@@ -243,9 +234,8 @@ OPERATIONS = {
         "Events",
         "Follow a job",
         STREAMED,
-        "Server-sent events (OJS realtime §2.1). The stream ends with the job; for a job that has "
-        "ended, it has a single event. During silence, a comment is sent every 15 s.",
-        query=FollowQuery,
+        "Server-sent events (OJS realtime §2.1). The stream ends with the job; of one that has "
+        "ended it has a single event. Silence is broken by a comment every 15 s.",
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + NO_JOB,
     ),
@@ -254,7 +244,6 @@ OPERATIONS = {
         "Follow the jobs of a queue",
         STREAMED,
         "Server-sent events (OJS realtime §2.2).",
-        query=FollowQuery,
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + refuses(NotFound, "There is no such queue."),
     ),
@@ -295,12 +284,14 @@ OPERATIONS = {
             200: Reply(
                 "Conformance level, capabilities and extensions (OJS HTTP §21).",
                 obj(
-                    "ojs_version specversion implementation conformance_level protocols backend"
+                    "ojs_version specversion implementation conformance_level"
+                    " conformance_tier protocols backend"
                     " capabilities extensions endpoints",
                     ojs_version=text(),
                     specversion=text(),
                     implementation=obj("name version", name=text(), version=text()),
                     conformance_level=integer(minimum=0, maximum=4),
+                    conformance_tier=enum("parser", "runtime", "full"),
                     protocols=array(text()),
                     backend=text(),
                     capabilities=free(),
@@ -355,7 +346,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=AutoscalingQuery,
     ),
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",

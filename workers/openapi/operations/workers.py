@@ -17,7 +17,7 @@ from workers.bindings.ojs.requests import (
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
-from ..schema import TIME, array, boolean, enum, number, obj, ref, text
+from ..schema import COUNT, TIME, array, boolean, enum, nullable, number, obj, ref, text
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
@@ -36,6 +36,7 @@ ACKED = {
     "state": "completed",
     "attempt": 1,
     "completed_at": "2026-02-12T10:30:01.904Z",
+    "job": {"id": ID, "state": "completed", "attempt": 1},
 }
 NACKED = {
     "acknowledged": True,
@@ -47,6 +48,7 @@ NACKED = {
     "next_attempt_at": "2026-02-12T10:30:03.000Z",
     "next_retry_at": "2026-02-12T10:30:03.000Z",
     "retry_delay_ms": 1096,
+    "job": {"id": ID, "state": "retryable", "attempt": 1},
 }
 OUTCOMES = {"acks": array(ref("Outcome")), "nacks": array(ref("Outcome"))}
 BEAT = obj(
@@ -61,6 +63,17 @@ BEAT = obj(
     server_time=TIME,
     visibility_timeout=number(),
     stale=boolean("A later heartbeat arrived first; this one changed nothing."),
+)
+HEALTH = obj(
+    "worker_id id status ready state active_jobs last_heartbeat_at server_time",
+    worker_id=text(),
+    id=text(),
+    status=enum("healthy", "unhealthy", description="Unhealthy: silent, or gone."),
+    ready=boolean("It fetches jobs."),
+    state=enum("running", "quiet", "terminate", "terminated"),
+    active_jobs=COUNT,
+    last_heartbeat_at=nullable(TIME),
+    server_time=TIME,
 )
 CHECKPOINT = {
     "job_id": ID,
@@ -136,6 +149,27 @@ OPERATIONS = {
         example={"worker_id": "worker-1"},
     ),
     ("DELETE", "/ojs/v1/workers/{worker_id}"): Operation("Workers", "Leave", LEFT),
+    ("GET", "/ojs/v1/workers/{worker_id}/health"): Operation(
+        "Workers",
+        "See how a worker is",
+        {
+            200: Reply(
+                "By its last heartbeat: `ready` while it fetches jobs.",
+                HEALTH,
+                {
+                    "worker_id": "worker-1",
+                    "id": "worker-1",
+                    "status": "healthy",
+                    "ready": True,
+                    "state": "running",
+                    "active_jobs": 3,
+                    "last_heartbeat_at": "2026-02-12T10:30:05.000Z",
+                    "server_time": "2026-02-12T10:30:07.000Z",
+                },
+            )
+        },
+        refusals=refuses(NotFound, "There is no such worker."),
+    ),
     ("POST", "/ojs/v1/workers/heartbeat"): Operation(
         "Workers",
         "Send a heartbeat",

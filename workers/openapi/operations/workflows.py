@@ -10,7 +10,6 @@ from jobs.errors import (
     NotFound,
     WorkflowNotFound,
 )
-from jobs.http.parameters import CronHistoryQuery, CronQuery, WorkflowQuery
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
@@ -150,7 +149,6 @@ OPERATIONS = {
                 ),
             )
         },
-        query=WorkflowQuery,
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}"): Operation(
         "Workflows",
@@ -201,7 +199,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=CronQuery,
     ),
     ("POST", "/ojs/v1/cron"): Operation(
         "Cron",
@@ -251,11 +248,15 @@ OPERATIONS = {
                 {"name": "weekday-report", "runs": [RUN]},
             )
         },
-        query=CronHistoryQuery,
         refusals=NO_CRON,
     ),
 }
 ALIASES = {
+    ("GET", "/ojs/v1/crons"): ("GET", "/ojs/v1/cron"),
+    **{
+        (method, "/ojs/v1/crons/{name}"): (method, "/ojs/v1/cron/{name}")
+        for method in ("GET", "DELETE", "PATCH")
+    },
     ("DELETE", "/ojs/v1/workflows/{workflow_id}"): (
         "POST",
         "/ojs/v1/workflows/{workflow_id}/cancel",

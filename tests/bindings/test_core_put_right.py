@@ -1,0 +1,280 @@
+"""What public clients ask for beyond the verbs: other addresses, headers, replies, lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.models import CronJob, RateLimit, Workflow
+from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.ojs_client import OJSClient, refusal
+from workers.models import Worker
+
+# Workers
+
+
+def test_an_ack_is_answered_about_its_job_wherever_it_was_sent(api):
+    for path in ("workers/ack", "jobs/{}/ack"):
+        job_id = api.pushed()
+        api.fetch()
+        reply = api.send(path.format(job_id), {"job_id": job_id})
+        assert reply.json()["job"] == {"id": job_id, "state": "completed", "attempt": 1}
+    for path in ("workers/nack", "jobs/{}/nack"):
+        job_id = api.pushed()
+        api.fetch()
+        body = {"job_id": job_id, "error": {"code": "broken", "message": "It broke."}}
+        reply = api.send(path.format(job_id), body)
+        assert reply.json()["job"] == {"id": job_id, "state": "retryable", "attempt": 1}
+
+
+def test_the_health_of_a_worker_is_that_of_its_last_heartbeat(api):
+    api.send("workers/heartbeat", {"worker_id": "eu/w-1", "state": "running"})
+    api.pushed()
+    api.fetch(worker_id="eu/w-1")
+
+    found = api.see("workers/eu/w-1/health").json()
+    assert (found["worker_id"], found["status"], found["ready"]) == ("eu/w-1", "healthy", True)
+    assert (found["state"], found["active_jobs"]) == ("running", 1)
+
+    api.send("workers/heartbeat", {"worker_id": "eu/w-1", "state": "quiet"})
+    found = api.see("workers/eu/w-1/health").json()
+    assert (found["status"], found["ready"], found["state"]) == ("healthy", False, "quiet")
+
+    Worker.objects.update(last_heartbeat_at=ago(3600))
+    found = api.see("workers/eu/w-1/health").json()
+    assert (found["status"], found["ready"], found["state"]) == ("unhealthy", False, "terminated")
+    assert refusal(api.see("workers/nobody/health"))["code"] == "not_found"
+
+
+# Addresses of the admin UI and the command line
+
+
+def test_the_admin_ui_finds_cron_jobs_under_its_own_address(api):
+    api.send("cron", {"name": "nightly", "cron": "@daily", "type": "a.b", "args": []})
+
+    (listed,) = api.see("crons").json()["items"]
+    assert (listed["id"], listed["schedule"], listed["enabled"]) == ("nightly", "@daily", True)
+    changed = api.patch("/ojs/v1/crons/nightly", {"enabled": False}, "application/json")
+    assert changed.json()["enabled"] is False
+    assert api.see("crons/nightly").json()["status"] == "paused"
+    assert api.delete("/ojs/v1/crons/nightly").status_code == 200
+    assert not CronJob.objects.exists()
+
+
+def test_the_command_line_finds_maintenance_and_configuration_under_its_own_addresses(api):
+    for name in ("maintenance", "config"):
+        assert api.see(f"admin/{name}").json() == api.see(f"admin/system/{name}").json()
+
+    api.send("admin/maintenance", {"enabled": True, "reason": "new disks"})
+
+    assert api.see("admin/system/maintenance").json()["maintenance"] is True
+
+
+# Rate limits
+
+
+def test_an_operator_overrides_a_rate_limit_before_its_first_job(api):
+    """OJS rate limiting §10.2."""
+    sent = {"concurrency": 1}
+    reply = api.put("/ojs/v1/rate-limits/stripe", sent, content_type="application/json")
+    assert reply.status_code == 200
+    assert reply.json()["concurrency"] == {"limit": 1, "active": 0, "available": 1}
+
+    for _ in range(2):
+        api.pushed(rate_limit={"key": "stripe", "concurrency": 5})
+
+    assert len(api.fetch(count=5)) == 1
+    assert api.see("rate-limits/stripe").json()["concurrency"]["limit"] == 1
+
+
+def test_what_can_be_no_key_of_a_rate_limit_is_not_overridden(api):
+    reply = api.put("/ojs/v1/rate-limits/-x", {"concurrency": 1}, content_type="application/json")
+
+    assert refusal(reply)["details"]["field"] == "key"
+    assert not RateLimit.objects.exists()
+
+
+# Headers (OJS HTTP §6.5)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["manifest", "v1/health", "v1/ready", "v1/metrics", "v1/docs", "v1/openapi.json", "v1/nowhere"],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+def test_every_answer_has_the_standard_headers(api, method, path):
+    reply = api.generic(method, f"/ojs/{path}", headers={"X-Request-Id": "req-7"})
+
+    assert (reply["OJS-Version"], reply["X-Request-Id"]) == ("1.0", "req-7")
+
+
+# Queries
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "right"),
+    [
+        ("events", "type", "types"),
+        ("jobs", "status", "state"),
+        ("workflows", "status", "state"),
+        ("cron", "active", "enabled"),
+        ("dead-letter", "job_type", "type"),
+        ("queues", "lmit", "limit"),
+        ("admin/jobs", "job_type", "type"),
+        ("admin/workers", "status", "state"),
+        ("admin/queues", "status", "state"),
+        ("admin/stats/history", "interval", "period"),
+        ("autoscaling", "queue", "queues"),
+    ],
+)
+def test_a_misspelt_parameter_is_refused_and_those_there_are_named(api, path, wrong, right):
+    error = refusal(api.see(path, **{wrong: "x"}))
+
+    assert (error["code"], error["details"]["field"]) == ("invalid_request", wrong)
+    assert right in error["message"]
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_it_is_refused_on_the_fast_path_as_well(api, settings, is_fast):
+    settings.OJS = settings.OJS | {"FAST_PATH": is_fast}
+    job_id = api.pushed()
+
+    reply = api.see(f"jobs/{job_id}/result", wiat="true")
+
+    assert refusal(reply)["details"]["field"] == "wiat"
+
+
+def test_pages_have_numbers_where_a_client_asks_for_them_so(api):
+    """The JavaScript SDK and the admin UI do."""
+    for name in ("a", "b", "c"):
+        api.send("cron", {"name": name, "cron": "@daily", "type": "a.b", "args": []})
+
+    found = api.see("cron", page=2, per_page=2).json()
+
+    assert [cron["name"] for cron in found["items"]] == ["c"]
+    assert found["pagination"]["offset"] == 2
+    assert refusal(api.see("cron", page=0))["details"]["field"] == "page"
+
+
+# Lists of jobs
+
+
+def listed(api: OJSClient, **query: object) -> list[str]:
+    reply = api.see("jobs", **query)
+    assert reply.status_code == 200, reply.content
+    return [job["id"] for job in reply.json()["jobs"]]
+
+
+def test_jobs_are_listed_newest_first_and_filtered(api):
+    mail = api.pushed(type="email.send", queue="mail")
+    text = api.pushed(type="text.send", queue="mail")
+    dead = JobFactory(state="discarded", finished_at=ago(1), type="email.old", queue="other")
+
+    assert listed(api) == sorted([mail, text, str(dead.pk)], reverse=True)
+    assert listed(api, queue="mail") == [text, mail]
+    assert listed(api, type="text.send") == [text]
+    assert listed(api, type="email.*", queue="mail") == [mail]
+    assert listed(api, state="discarded") == [str(dead.pk)]
+    assert listed(api, state="available,discarded", queue="other") == [str(dead.pk)]
+    assert refusal(api.see("jobs", state="lost"))["details"]["field"] == "state"
+
+
+def test_jobs_are_listed_page_by_page(api):
+    ids = [api.pushed() for _ in range(5)]
+
+    seen, query = [], {"limit": 2}
+    while True:
+        page = api.see("jobs", **query).json()
+        seen += [job["id"] for job in page["jobs"]]
+        assert page["total"] == page["pagination"]["total"] == 5
+        if not page["pagination"]["has_more"]:
+            break
+        query["cursor"] = page["pagination"]["next_cursor"]
+
+    assert seen == ids[::-1]
+
+
+def test_the_retries_of_a_job_are_listed_with_its_policy(api):
+    job = JobFactory(
+        state="retryable", attempt=2, max_attempts=7, retry={"max_attempts": 7, "jitter": False}
+    )
+    JobErrorFactory(job=job, attempt=1, type="Timeout")
+    JobErrorFactory(job=job, attempt=2, type="Refused")
+
+    found = api.see(f"jobs/{job.pk}/retries").json()
+
+    assert [entry["type"] for entry in found["retries"]] == ["Timeout", "Refused"]
+    assert (found["policy"]["max_attempts"], found["policy"]["jitter"]) == (7, False)
+    assert (found["job_id"], found["attempt"], found["total"]) == (str(job.pk), 2, 2)
+    unknown = "019414d4-0000-7000-8000-000000000000"
+    assert refusal(api.see(f"jobs/{unknown}/retries"))["code"] == "not_found"
+
+
+# Options that would be ignored
+
+STEP = {"type": "a.b", "args": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"workflow_timeout": 60}, "workflow_timeout"),
+        ({"options": {"workflow_timeout": 60}}, "options.workflow_timeout"),
+        ({"failure_policy": "compensate"}, "failure_policy"),
+        ({"steps": [STEP | {"compensate_type": "a.undo"}]}, "steps[0].compensate_type"),
+        ({"steps": [STEP, STEP | {"compensate_args": [1]}]}, "steps[1].compensate_args"),
+        ({"steps": [STEP | {"options": {"compensate": STEP}}]}, "steps[0].options.compensate"),
+    ],
+)
+def test_what_a_workflow_cannot_be_promised_is_refused(api, body, field):
+    reply = api.send("workflows", {"type": "chain", "steps": [STEP]} | body)
+
+    assert reply.status_code == 422
+    error = refusal(reply)
+    assert (error["code"], error["details"]["field"]) == ("unsupported", field)
+    assert not Workflow.objects.exists()
+
+
+# Replies of which some clients read the members of `job`, and others those at the top level
+
+
+def test_a_job_stands_in_both_places_whoever_asks(api):
+    """The public command line sends no `OJS-Version`, and reads the top level."""
+    made = api.push().json()
+    job_id = made["id"]
+    workflow = api.send("workflows", {"type": "chain", "steps": [STEP]}).json()
+
+    for reply in (
+        made,
+        api.see(f"jobs/{job_id}").json(),
+        api.delete(f"/ojs/v1/jobs/{job_id}").json(),
+    ):
+        assert reply["job"]["id"] == reply["id"] == job_id
+        assert reply["job"].items() <= reply.items()
+    assert workflow["workflow"].items() <= workflow.items()
+
+
+def test_the_command_line_finds_rate_limits_by_its_own_name(api):
+    api.pushed(rate_limit={"key": "stripe", "concurrency": 5})
+
+    found = api.see("rate-limits").json()
+
+    assert [limit["key"] for limit in found["rate_limits"]] == ["stripe"]
+    assert found["rate_limits"] == found["items"]
+
+
+# Queues
+
+
+@pytest.mark.parametrize("base", ["queues", "admin/queues"])
+def test_a_queue_is_drained_and_accepts_jobs_again_when_it_is_resumed(api, base):
+    """Queue configuration §5.1."""
+    job_id = api.pushed(queue="mail")
+
+    reply = api.send(f"{base}/mail/drain", {})
+
+    assert (reply.status_code, reply.json()["status"]) == (200, "draining")
+    assert api.push(queue="mail").status_code == 422
+    assert [job["id"] for job in api.fetch("mail")] == [job_id]
+    assert api.send(f"{base}/mail/resume", {}).json()["status"] == "active"
+    assert api.push(queue="mail").status_code == 201
+    assert refusal(api.send(f"{base}/nowhere/drain", {}))["code"] == "not_found"
