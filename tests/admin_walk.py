@@ -86,7 +86,12 @@ def named_addresses() -> Iterator[tuple[str, str]]:
         "content_type_id": 1,
         "id": 1,
     }
-    named = {"queues": "mail", "cron": "daily-report", "job-specs": "email.send"}
+    named = {
+        "queues": "mail",
+        "cron": "daily-report",
+        "crons": "daily-report",
+        "job-specs": "email.send",
+    }
     rows = {model._meta.model_name: model._default_manager.first() for model in OURS}
     for text, pattern in patterns():
         if not isinstance(pattern, RoutePattern):

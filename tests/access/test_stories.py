@@ -32,7 +32,7 @@ def client(*scopes: str, **bound: str) -> OJSClient:
 def test_what_is_not_declared_is_refused_to_everybody():
     everything = Caller(scopes=frozenset({"produce", "work", "operate"}))
 
-    with pytest.raises(PermissionDenied, match="does not declare"):
+    with pytest.raises(PermissionDenied, match="is not declared"):
         authorize(everything, find(Binding.OJS, "jobs.explode"))
 
 

@@ -100,7 +100,9 @@ def test_an_expiry_is_recorded_as_events():
     assert list(recorded.filter(subject=str(last.pk))) == [
         "job.stalled",
         "job.failed",
+        "job.retry_exhausted",
         "job.discarded",
+        "job.dead_lettered",
     ]
 
 
