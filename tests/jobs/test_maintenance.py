@@ -124,7 +124,8 @@ def test_an_operator_begins_and_ends_it_and_everybody_sees_it():
     assert not unseen
     assert notice in ops.get(reverse("admin:index")).content.decode()
 
-    ops.post(url, forms(ops.get(url))[-2].fields)
+    (end,) = [form for form in forms(ops.get(url)) if form.fields.get("verb") == "end"]
+    ops.post(url, end.fields)
     assert not Maintenance.objects.exists()
     verbs = OperatorAction.objects.order_by("id").values_list("verb", "selection__switched")
     assert list(verbs) == [("maintenance", "on"), ("maintenance", "off")]
