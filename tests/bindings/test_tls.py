@@ -115,7 +115,7 @@ def test_a_renewal_that_does_not_fit_changes_nothing(agq, authority):
 
     authority.issue(with_key=False)
     os.kill(agq.process.pid, signal.SIGHUP)
-    agq.wait_for("stays in use")
+    agq.wait_for("remains in use")
 
     assert serial(authority.context(), agq.port) == first
 
@@ -151,7 +151,7 @@ def test_a_rota_worker_connects_over_tls(transactional_db, authority, tmp_path):
     ("files", "problem"),
     [
         (["--tls-certificate", "/nowhere.pem"], "/nowhere.pem: [Errno 2] No such file"),
-        (["--tls-key", "/nowhere.pem"], "There is a TLS key and no TLS certificate."),
+        (["--tls-key", "/nowhere.pem"], "There is a TLS key but no TLS certificate."),
     ],
 )
 def test_a_server_without_its_certificate_does_not_start(command, files, problem):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.parametrize(
     ("release", "said", "unsaid"),
-    [(True, "was given back", "failed"), (False, "failed attempt 1", "given back")],
+    [(True, "was released", "failed"), (False, "failed attempt 1", "released")],
     ids=["snoozed", "failed"],
 )
 def test_a_snoozed_job_is_not_said_to_have_failed(

@@ -263,7 +263,7 @@ def test_a_refusal_of_its_progress_tells_a_handler_that_the_job_is_lost(shop, el
     job = elsewhere.enqueue("shop.advance_until_lost", "advance")
     with shop.worker(*POLL) as started:
         assert shop.wait_for("advance.ended") == "lost"
-        started.wait_for(f"Job {job} was taken back")
+        started.wait_for(f"This worker has lost job {job}")
         after = elsewhere.enqueue("shop.echo")
         eventually(lambda: elsewhere.has_report_of(after))
 
