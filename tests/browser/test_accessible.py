@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.once import once_is_enough
 from workers.chores import reaper
 
 from . import walk
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    once_is_enough,
+]
 
 BAD = ("serious", "critical")
 OPTIONS = {"resultTypes": ["violations"], "preload": False}
