@@ -20,10 +20,8 @@ BAD = ("serious", "critical")
 OPTIONS = {"resultTypes": ["violations"], "preload": False}
 """Without preloading, which asks for imported style sheets at wrong addresses."""
 LOOKS = {
-    "light": {"viewport": {"width": 1280, "height": 900}},
-    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}},
-    "german": {"viewport": {"width": 1280, "height": 900}, "locale": "de-DE"},
+    "light, German": {"viewport": {"width": 1280, "height": 900}, "locale": "de-DE"},
+    "dark, 390 px": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
 }
 
 
