@@ -132,9 +132,10 @@ def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
     page.goto(DASHBOARD)
     page.select_option("#ojs-interval", "60")
     page.click("text=24 hours")
+    page.wait_for_url("**range=24h*")
     page.click("text=Reload")
 
-    assert "range=24h" in page.url
+    page.wait_for_url("**range=24h*")
     assert page.locator("svg.ojs-chart").count() == 4
 
 
