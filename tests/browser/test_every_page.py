@@ -16,12 +16,19 @@ from django.urls import reverse
 
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
+from tests.once import once_is_enough
 from workers.chores import reaper
 
 from . import walk
 from .collected import STORAGE
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    # What the pages say on PostgreSQL is what tests/test_admin_permissions.py and others read.
+    once_is_enough,
+]
 
 PICTURES = os.environ.get("OJS_TEST_PICTURES")
 SCHEMES = ("light", "dark")
