@@ -66,7 +66,7 @@ ACTION_TAKES = {
 
 MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
 """Models whose rows are added and changed in a form, and the permission, which also shows them."""
-MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob"}
+MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob", "mark": "add_mark"}
 """Models with a form for a new row, and the permission that opens it."""
 
 WRITES = {
@@ -82,6 +82,7 @@ WRITES = {
     "ojs_jobs/job/add/": ("enqueue_job", {"type": "new.type"}),
     "ojs_jobs/cronjob/add/": ("add_cronjob", {"name": "new", "type": "new.type"}),
     "ojs_jobs/cronjob/<path:object_id>/change/": ("change_cronjob", {"type": "new.type"}),
+    "ojs_workers/mark/add/": ("add_mark", {"kind": "note", "text": "new"}),
     "ojs_jobs/job/<str:object_id>/copy/": ("enqueue_job", {}),
     "ojs_jobs/deadjob/<str:object_id>/copy/": ("enqueue_job", {}),
 }

@@ -26,7 +26,7 @@ from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
 from .access.claims import SessionClaim, WorkerExists, claimed, require_own
 from .fetching import gate
 from .lifecycle import WorkerState
-from .liveness import heartbeats, holdings
+from .liveness import deployments, heartbeats, holdings
 from .liveness.heartbeats import Description, Heartbeat, Written
 from .liveness.incarnations import same_process
 from .models import Worker
@@ -111,6 +111,7 @@ def register(
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
         record([_started(worker)])
+        deployments.notice(worker)
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
 
@@ -277,6 +278,7 @@ def _meet(heartbeat: Heartbeat) -> bool:
         fresh["directive"] = known.directive if known and known.left_at is None else ""
         worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
+        deployments.notice(worker)
     if known is not None:
         send_on_commit(worker_returned, Worker, worker_id=worker.worker_id)
     return True

@@ -1,13 +1,17 @@
 """Charts drawn on the server: SVG for the eye, and the same numbers as a table.
 
+A chart may show an earlier time beside the present one (`Chart.compared`), and what was done
+meanwhile (`ChartMark`).
+
 No colours are set here: lines are distinguished by their class, whose colours and dashes are in
 the stylesheet, and by the legend.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,6 +39,36 @@ class Line:
     """Name of a class in the stylesheet, without the prefix `ojs-line-`."""
     values: Sequence[Value]
     """One for each moment of the chart; None leaves a gap."""
+    is_earlier: bool = False
+    """Of the time that is compared with: drawn faintly, beneath the others."""
+
+    @property
+    def is_empty(self) -> bool:
+        return all(value is None for value in self.values)
+
+
+SYMBOLS = {
+    "deployment": "▲",
+    "note": "●",
+    "drain": "▼",
+    "pause": "‖",
+    "resume": "▶",
+    "maintenance": "■",
+}
+"""Kind of a mark → what stands above its line: kinds do not differ by colour alone."""
+
+
+@dataclass(frozen=True)
+class ChartMark:
+    """Something that was done at a moment: a thin vertical line."""
+
+    at: datetime
+    kind: str
+    words: str
+
+    @property
+    def symbol(self) -> str:
+        return SYMBOLS.get(self.kind, "●")
 
 
 def number(value: float) -> str:
@@ -64,6 +98,31 @@ class Chart:
     moments: Sequence[datetime]
     lines: Sequence[Line]
     unit: Callable[[float], str] = number
+    marks: Sequence[ChartMark] = ()
+    earlier: Any = ""
+    """What the compared time is called: "yesterday"."""
+    missing: Any = ""
+    """Why there is nothing to compare with, in a sentence."""
+
+    def compared(self, then: Chart, earlier: Any, missing: Any) -> Chart:
+        """The chart with the lines of an earlier one, each beside its own.
+
+        Args:
+            earlier: what that time is called.
+            missing: what is said where none of those lines has a value.
+        """
+        if then.is_empty:
+            return replace(self, missing=missing)
+        lines: list[Line] = []
+        for now, before in zip(self.lines, then.lines, strict=True):
+            label = f"{now.label}, {earlier}"
+            lines += [now, replace(before, label=label, is_earlier=True)]
+        return replace(self, lines=lines, earlier=earlier)
+
+    @property
+    def own_lines(self) -> list[Line]:
+        """Those of the present time."""
+        return [line for line in self.lines if not line.is_earlier]
 
     @property
     def top(self) -> float:
@@ -82,13 +141,13 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        return all(value is None for line in self.lines for value in line.values)
+        return all(line.is_empty for line in self.lines)
 
     def svg(self) -> SafeString:
         """Return the drawing; a screen reader reads its title, and the table for the numbers."""
         return format_html(
             '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title"'
-            ' data-left="{}" data-right="{}">{}{}{}</svg>',
+            ' data-left="{}" data-right="{}">{}{}{}{}</svg>',
             WIDTH,
             HEIGHT,
             self.key,
@@ -96,7 +155,47 @@ class Chart:
             WIDTH - RIGHT,
             self._grid(),
             self._times(),
-            format_html_join("", "{}", ((self._line(line),) for line in self.lines)),
+            self._marks(),
+            format_html_join(
+                "",
+                "{}",
+                (
+                    (self._line(line),)
+                    for line in sorted(self.lines, key=lambda line: not line.is_earlier)
+                ),
+            ),
+        )
+
+    def _marks(self) -> SafeString:
+        """A line for each point in which something was done; its title says what."""
+        at: dict[int, list[ChartMark]] = {}
+        for mark in self.marks:
+            index = bisect_right(self.moments, mark.at) - 1
+            if index >= 0:
+                at.setdefault(index, []).append(mark)
+        return format_html_join(
+            "",
+            '<g class="ojs-mark ojs-mark-{}" data-index="{}"><title>{}</title>'
+            '<rect x="{}" y="0" width="9" height="{}"/>'
+            '<line x1="{}" x2="{}" y1="{}" y2="{}"/>'
+            '<text x="{}" y="{}" text-anchor="middle">{}</text></g>',
+            (
+                (
+                    marks[0].kind,
+                    index,
+                    "; ".join(f"{self._time(mark.at)} {mark.words}" for mark in marks),
+                    self._x(index) - 4.5,
+                    HEIGHT - BOTTOM,
+                    self._x(index),
+                    self._x(index),
+                    TOP + 4,
+                    HEIGHT - BOTTOM,
+                    self._x(index),
+                    TOP + 2,
+                    "+" if len({mark.kind for mark in marks}) > 1 else marks[0].symbol,
+                )
+                for index, marks in sorted(at.items())
+            ),
         )
 
     def _x(self, index: int) -> float:
@@ -153,7 +252,11 @@ class Chart:
             "",
             '<path class="ojs-line ojs-line-{}{}" d="{}"/>',
             (
-                (line.style, extra, "".join(parts))
+                (
+                    line.style,
+                    extra + (" ojs-line-earlier" if line.is_earlier else ""),
+                    "".join(parts),
+                )
                 for extra, parts in (("", path), (" ojs-dot", dots))
                 if parts
             ),

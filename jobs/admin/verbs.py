@@ -45,6 +45,7 @@ VERBS = {
     "delete_cron": _("deleted cron jobs"),
     "register_spec": _("registered or withdrew job specs"),
     "manage_keys": _("managed API keys"),
+    "add_mark": _("added marks"),
     "maintenance": _("switched maintenance mode"),
     REFUSED: _("was refused (401, 403)"),
 }

@@ -20,6 +20,9 @@ class Source(models.TextChoices):
 REFUSED = "refuse_request"
 """Verb of a row that counts refused requests, written by `jobs.access.refusals`."""
 
+MARKED = ("pause_queue", "resume_queue", "drain_queue", "drain_fleet", "maintenance")
+"""Verbs of actions that explain a chart, and are marked in it."""
+
 
 class OperatorAction(models.Model):
     """Who did what to how many, why, and from where. Never changed, never deleted by hand.
@@ -54,7 +57,9 @@ class OperatorAction(models.Model):
             # For counting those of the last minute, and finding the old ones.
             models.Index(
                 fields=["done_at"], condition=models.Q(verb=REFUSED), name="ojs_action_refused"
-            )
+            ),
+            # For the marks of charts, and for reading the audit by date.
+            models.Index(fields=["done_at"], name="ojs_action_done"),
         ]
 
     def __str__(self) -> str:

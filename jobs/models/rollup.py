@@ -26,6 +26,8 @@ class Rollup(models.Model):
     active = models.PositiveBigIntegerField(null=True)
     delayed = models.PositiveBigIntegerField(null=True)
     """Scheduled and retryable."""
+    oldest_wait = models.DurationField(null=True)
+    """How long the available job had waited that waited longest; zero if none waited."""
 
     class Meta:
         verbose_name = _("roll-up")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from ..models import QueueRollup, TypeRollup
 from ..store import clock
 from . import rollup
-from .histogram import added, percentile
-from .history import Range
-from .parts import COLUMNS
+from .histogram import added, percentile, scaled
+from .history import Comparison, Range
+from .parts import COLUMNS, KEEP
 
 MODELS: dict[str, Any] = {"type": TypeRollup, "queue": QueueRollup}
 SHARES = (0.5, 0.95, 0.99)
@@ -24,11 +24,11 @@ class Breakdown:
     """What one type or queue did."""
 
     name: str
-    completed: int = 0
-    failed: int = 0
+    completed: float = 0
+    failed: float = 0
     """Attempts that failed."""
-    waits: dict[str, int] = field(default_factory=dict)
-    runs: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, float] = field(default_factory=dict)
 
     @property
     def error_rate(self) -> float | None:
@@ -66,17 +66,37 @@ def breakdowns(kind: str, chosen: Range, by: str = "count") -> Sequence[Breakdow
         chosen: beyond an hour whole hours are read, so that a day begins with one.
         by: one of `ORDERS`.
     """
-    model = MODELS[kind]
+    return compared(kind, chosen, by)[0]
+
+
+def compared(
+    kind: str, chosen: Range, by: str = "count", comparison: Comparison | None = None
+) -> tuple[Sequence[Breakdown], Mapping[str, Breakdown]]:
+    """`breakdowns`, and by name what each did a day or a week before, in the same query.
+
+    Where the minutes of an hour are no longer kept, the hours around it are read, and count for
+    the part that lies in the range.
+    """
+    model, now = MODELS[kind], clock.now()
     resolution = 60 if chosen.length <= rollup.HOUR else 3600
-    since = rollup.floor(clock.now() - chosen.length, timedelta(seconds=resolution))
-    rows = model.objects.filter(resolution=resolution, start__gte=since).order_by()
-    found: dict[str, Breakdown] = {}
-    for name, completed, failed, waits, runs in rows.values_list(
-        COLUMNS[model], *NUMBERS, "waits", "runs"
-    ):
-        breakdown = found.setdefault(name, Breakdown(name))
-        breakdown.completed += completed
-        breakdown.failed += failed
-        breakdown.waits = added(breakdown.waits, waits)
-        breakdown.runs = added(breakdown.runs, runs)
-    return sorted(found.values(), key=lambda one: (-one.rank(by), one.name))
+    since = rollup.floor(now - chosen.length, timedelta(seconds=resolution))
+    # The roll-up of the present hour has the part of it that is over, and counts as a whole.
+    windows = [rollup.Window(since, now + rollup.HOUR, resolution)]
+    if comparison is not None:
+        earlier = since - comparison.back
+        kept = resolution if earlier >= now - KEEP[resolution] else 3600
+        windows.append(rollup.Window(earlier, now - comparison.back, kept))
+    found: list[dict[str, Breakdown]] = [{}, {}]
+    columns = (COLUMNS[model], "start", "resolution", *NUMBERS, "waits", "runs")
+    rows = rollup.series(model, windows).order_by()
+    for name, start, seconds, completed, failed, waits, runs in rows.values_list(*columns):
+        for window, breakdown in zip(windows, found, strict=False):
+            part = window.part(start, seconds)
+            if seconds == window.resolution and part > 0:
+                one = breakdown.setdefault(name, Breakdown(name))
+                one.completed += completed * part
+                one.failed += failed * part
+                one.waits = added(one.waits, scaled(waits, part))
+                one.runs = added(one.runs, scaled(runs, part))
+    ranked = sorted(found[0].values(), key=lambda one: (-one.rank(by), one.name))
+    return ranked, found[1]

@@ -53,10 +53,15 @@ def added(one: Any, other: Any) -> Any:
     return total
 
 
-def percentile(histogram: Mapping[str, int], share: float) -> timedelta | None:
+def scaled(histogram: Mapping[str, int], part: float) -> Mapping[str, float]:
+    """The histogram of a part of the jobs, as if durations were spread evenly over all of them."""
+    return histogram if part == 1 else {bucket: jobs * part for bucket, jobs in histogram.items()}
+
+
+def percentile(histogram: Mapping[str, float], share: float) -> timedelta | None:
     """The time that `share` of the jobs stayed below, to a fifth; None if there are none."""
     wanted = sum(histogram.values()) * share
-    seen = 0
+    seen: float = 0
     for bucket in sorted(histogram, key=int):
         seen += histogram[bucket]
         if seen >= wanted:

@@ -22,6 +22,8 @@ from .histogram import Bucket, added, put
 MINUTE = timedelta(minutes=1)
 COLUMNS = {QueueRollup: "queue", TypeRollup: "type"}
 """Model → the column that tells its parts apart."""
+KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
+"""As `rollup.KEEP`: minutes of many queues and types take room, so fewer are kept."""
 MOST = 100
 """Queues, and types, of one minute that are kept separately."""
 SUMMED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, Min, Q, QuerySet
+from django.db.models import Count, Exists, Min, Q, QuerySet, Subquery
 from django.db.models.functions import TruncMinute
 
 from ..models import Job, JobError, QueueSample, Rollup, RollupMark
@@ -33,9 +33,11 @@ STEP = HOUR
 STEPS = 10
 """Most steps of one turn."""
 HISTORY = timedelta(days=7)
-KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
+KEEP = {60: timedelta(days=8), 3600: timedelta(days=35)}
+"""Seconds of a roll-up → how long it is kept. A day of minutes is compared with that a week before.
+"""
 COUNTED = ["enqueued", "completed", "failed", "discarded", "waits", "runs"]
-SAMPLED = ["available", "active", "delayed"]
+SAMPLED = ["available", "active", "delayed", "oldest_wait"]
 
 
 def roll_up() -> int:
@@ -159,7 +161,9 @@ def sample() -> int:
             setattr(kept, row["state"], row["jobs"])
             if row["state"] == State.AVAILABLE:
                 kept.waiting_since = row["since"]
+    since = [each.waiting_since for each in samples.values() if each.waiting_since]
     total = {
+        "oldest_wait": max(now - min(since, default=now), timedelta(0)),
         "available": sum(each.available for each in samples.values()),
         "active": sum(each.active for each in samples.values()),
         "delayed": sum(each.scheduled + each.retryable for each in samples.values()),
@@ -196,6 +200,8 @@ class Unfinished:
     """The end of that minute."""
     is_new: bool
     """Whether nothing was counted before the moment that was asked about."""
+    began: datetime | None = None
+    """The first hour that the roll-ups contain; None if there are none."""
     completed: int = 0
     failed: int = 0
 
@@ -229,27 +235,62 @@ def unfinished(since: datetime) -> Unfinished:
     """
     now = clock.now()
     before = Rollup.objects.filter(Q(completed__gt=0) | Q(failed__gt=0), start__lt=since)
-    mark = RollupMark.objects.filter(pk="jobs").annotate(is_old=Exists(before)).first()
+    marks = RollupMark.objects.annotate(is_old=Exists(before), began=Subquery(_first_hour()))
+    mark = marks.filter(pk="jobs").first()
     until = mark.until if mark else floor(now, MINUTE)
     start = connection().ops.adapt_datetimefield_value(max(until, since))
     with connection().cursor() as cursor:
         cursor.execute(SINCE, [start, MOST_UNFINISHED, start, MOST_UNFINISHED])
         completed, failed = cursor.fetchone()
-    return Unfinished(until, not (mark and mark.is_old), completed, failed)
+    began = mark.began if mark else None
+    return Unfinished(until, not (mark and mark.is_old), began, completed, failed)
+
+
+def _first_hour() -> QuerySet[Any, Any]:
+    return Rollup.objects.filter(resolution=3600).order_by("start").values("start")[:1]
+
+
+def began() -> datetime | None:
+    """The first hour that the roll-ups contain; None if there are none."""
+    found = _first_hour().first()
+    return found["start"] if found else None
 
 
 def prune(model: Any) -> None:
     """Delete minutes and hours that no chart shows any more."""
-    for resolution, keep in KEEP.items():
+    for resolution, keep in (parts.KEEP if model in parts.COLUMNS else KEEP).items():
         long_ago = clock.now() - keep
         model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
 
 
-def series(model: Any, since: datetime, resolution: int, **part: str) -> QuerySet[Any]:
-    """Roll-ups from `since` on, oldest first; the unfinished minute is left out.
+@dataclass(frozen=True)
+class Window:
+    """A time, and the resolution of the roll-ups that are read for it."""
+
+    since: datetime
+    until: datetime
+    resolution: int
+
+    def part(self, start: datetime, seconds: int) -> float:
+        """The part of a roll-up that lies in the window, from 0 to 1."""
+        length = timedelta(seconds=seconds)
+        inside = min(start + length, self.until) - max(start, self.since)
+        return max(0.0, inside / length)
+
+
+def series(model: Any, windows: Iterable[Window], **part: str) -> QuerySet[Any]:
+    """Roll-ups that begin in any of the windows or extend into it, oldest first.
 
     Args:
         part: the one queue or type, of models that have several.
     """
-    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since, **part)
-    return rows.filter(start__lt=floor(clock.now(), MINUTE)).order_by("start")
+    within = Q()
+    for window in windows:
+        width = timedelta(seconds=window.resolution)
+        within |= Q(
+            resolution=window.resolution,
+            start__gt=window.since - width,
+            start__lt=window.until,
+        )
+    rows: QuerySet[Any] = model.objects.filter(within, **part)
+    return rows.order_by("start")

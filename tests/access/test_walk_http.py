@@ -132,6 +132,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "ADMIN queues.destroy": on("", strategy="discard"),
     "ADMIN schemas.register": on("", schema={"type": "array"}),
     "ADMIN system.switch": on("", enabled=False),
+    "ADMIN marks.create": on("", text="v1"),
     "ADMIN workers.direct": on("", directive="quiet"),
     "ADMIN workers-bulk.quiet": lambda s: Said("", fleet(s)),
     "ADMIN workers-bulk.resume": lambda s: Said("", fleet(s)),

@@ -14,6 +14,7 @@ from jobs.models import RefusedFinish, Source, Workflow
 from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobFactory, WorkerFactory, ago
+from workers.fleet import marks
 from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
 from workers.models import Worker
@@ -57,6 +58,7 @@ def keep() -> None:
     Worker.objects.filter(pk="web-5").update(
         protocol="rota", specs={"email.send": "v2", "image.resize": "v6"}
     )
+    marks.add(OPS, "deployment", "shop/4.2")
     for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
         make_key(name, scopes=scopes)
     RefusedFinish.objects.create(

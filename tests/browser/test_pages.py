@@ -6,12 +6,16 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
+from jobs.access.audit import of_shell
 from jobs.models import Job, Rollup
 from jobs.record import rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, many_jobs
+from tests.once import once_is_enough
 from workers.chores import reaper
-from workers.models import FleetSample
+from workers.fleet import marks
+from workers.models import FleetSample, Mark
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -137,6 +141,42 @@ def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
 
     page.wait_for_url("**range=24h*")
     assert page.locator("svg.ojs-chart").count() == 4
+
+
+@once_is_enough
+def test_a_chart_is_compared_with_yesterday_and_says_what_was_done(log_in):
+    a_busy_hour()
+    minutes = list(Rollup.objects.filter(resolution=60))
+    day = timedelta(days=1)
+    Rollup.objects.create(resolution=3600, start=rollup.floor(ago(90_000), rollup.HOUR))
+    for minute in minutes:
+        minute.pk, minute.start = None, minute.start - day
+        minute.completed //= 2
+    Rollup.objects.bulk_create(minutes)
+    marks.add(of_shell(), "deployment", "shop/4.2")
+    Mark.objects.update(at=ago(1800))
+    page = log_in()
+    page.goto(DASHBOARD)
+
+    page.get_by_role("link", name="yesterday").click()
+    page.wait_for_url("**compare=day*")
+
+    throughput = page.locator("figure", has_text="Throughput")
+    assert throughput.locator(".ojs-line-earlier").count() == 3  # two lines and the legend's
+    throughput.locator(".ojs-mark").first.hover()
+    readout = throughput.locator(".ojs-readout")
+    expect(readout).to_contain_text("completed, yesterday: ")
+    expect(readout).to_contain_text("Deployed: shop/4.2")
+    # The same with the keyboard: the mark is half an hour before the last point.
+    throughput.locator("svg.ojs-chart").focus()
+    for _ in range(29):
+        page.keyboard.press("ArrowLeft")
+    texts = []
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+        texts.append(readout.text_content())
+    assert any("Deployed: shop/4.2" in text for text in texts)
+    assert "Deployed: shop/4.2" in page.locator(".ojs-marks").text_content()
 
 
 def test_a_queue_is_paused_from_the_dashboard(log_in):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from jobs.record import rollup
-from jobs.record.history import RANGES, Points
+from jobs.record.history import COMPARISONS, RANGES, Points
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 pytestmark = pytest.mark.django_db
@@ -151,13 +151,58 @@ def test_a_sample_and_a_count_of_one_minute_do_not_overwrite_each_other():
 
 
 def test_what_no_chart_shows_any_more_is_forgotten():
-    Rollup.objects.create(resolution=60, start=ago(3 * 86_400))
-    kept = Rollup.objects.create(resolution=3600, start=ago(3 * 86_400))
+    """Minutes are kept for eight days, to compare one with that of a week before."""
+    Rollup.objects.create(resolution=60, start=ago(9 * 86_400))
+    minute = Rollup.objects.create(resolution=60, start=ago(7 * 86_400))
+    hour = Rollup.objects.create(resolution=3600, start=ago(9 * 86_400))
     Rollup.objects.create(resolution=3600, start=ago(40 * 86_400))
 
     rollup.prune(Rollup)
 
-    assert list(Rollup.objects.all()) == [kept]
+    assert set(Rollup.objects.all()) == {minute, hour}
+
+
+def test_minutes_of_types_and_queues_are_kept_for_two_days():
+    TypeRollup.objects.create(type="a", resolution=60, start=ago(3 * 86_400))
+    kept = TypeRollup.objects.create(type="a", resolution=3600, start=ago(3 * 86_400))
+
+    rollup.prune(TypeRollup)
+
+    assert list(TypeRollup.objects.all()) == [kept]
+
+
+@pytest.mark.parametrize("resolution", [60, 3600])
+@pytest.mark.parametrize("key", RANGES)
+@pytest.mark.parametrize("back", ["day", "week"])
+def test_the_earlier_points_are_those_of_the_same_time_of_day(key, back, resolution):
+    """Whether the minutes are still kept, or the hours stand in for them."""
+    comparison = COMPARISONS[back]
+    chosen = RANGES[key]
+    end = rollup.floor(timezone.now(), rollup.HOUR) - comparison.back
+    hours = range(-1, int(chosen.length / rollup.HOUR) + 2)
+    for hour in hours:
+        start = end - hour * rollup.HOUR
+        Rollup.objects.create(resolution=3600, start=start, completed=3600, available=5)
+        if resolution == 60 and hour < 26:
+            Rollup.objects.bulk_create(
+                Rollup(
+                    resolution=60, start=start + n * rollup.MINUTE, completed=60, available=n % 6
+                )
+                for n in range(60)
+            )
+    RollupMark.objects.create(name="jobs", until=rollup.floor(timezone.now(), rollup.MINUTE))
+
+    points = Points(chosen, comparison=comparison)
+
+    earlier = points.earlier
+    assert earlier.is_recorded
+    assert len(earlier.moments) == len(points.moments)
+    assert {m + comparison.back for m in earlier.moments} == set(points.moments)
+    assert {round(rate, 6) for rate in earlier.rate("completed") if rate is not None} == {1.0}
+    assert max(value for value in earlier.highest("available") if value is not None) == 5
+    span = earlier.until - earlier.since
+    assert earlier.total("completed") == round(span.total_seconds())
+    assert (earlier.sample("available") is not None) is (resolution == 60)
 
 
 def test_a_minute_that_was_sampled_and_not_yet_counted_is_a_gap_and_no_zero():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from jobs.models import TypeRollup
 from jobs.record import rollup
-from jobs.record.breakdowns import breakdowns
-from jobs.record.history import RANGES
+from jobs.record.breakdowns import breakdowns, compared
+from jobs.record.history import COMPARISONS, RANGES
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.operators import staff
 
@@ -108,7 +109,57 @@ def test_who_may_not_look_at_jobs_sees_no_errors_of_them():
 
 
 @pytest.mark.parametrize(
-    "query", ["", "?name=a", "?by=queue&range=7d&order=errors", "?by=x&order=y"]
+    ("key", "before"),
+    # Of a day, whole hours are read: of the last one, the part that the day has.
+    [("1h", 300), ("24h", 3 * 3600)],
+)
+def test_types_are_compared_with_what_they_did_before(admin_client, key, before):
+    ran("mail", times=4, run=8, back=300)
+    ran("new", back=300)
+    ran("mail", times=2, run=2, failures=2, back=86_400 + before)
+    ran("old", back=3 * 86_400)  # the record reaches back further
+    counted()
+
+    page = admin_client.get(URL, {"compare": "day", "range": key})
+
+    mail, new = page.context["rows"]
+    changes = mail["changes"]
+    assert (mail["name"], changes["count"].amount, changes["count"].then) == ("mail", "±0", "4")
+    assert changes["run"].verdict == "worse" and changes["run"].amount.startswith("+")
+    assert (changes["errors"].amount, changes["errors"].verdict) == ("−50.0 points", "better")
+    assert new["changes"]["count"].amount == ""
+    assert str(new["changes"]["count"].words).startswith("Nothing happened")
+    assert f"compare=day&amp;range={key}&amp;by=type&amp;name=mail" in page.content.decode()
+
+    one = admin_client.get(URL, {"compare": "day", "range": key, "name": "mail"})
+    throughput = one.context["charts"][0]
+    assert any(value for line in throughput.lines if line.is_earlier for value in line.values)
+
+
+def test_an_hour_a_week_ago_is_a_part_of_the_hours_that_are_kept():
+    """Minutes of single types are kept for two days."""
+    now = rollup.floor(timezone.now(), rollup.HOUR) - timedelta(days=7)
+    for hour in (now - rollup.HOUR, now):
+        TypeRollup.objects.create(type="a", resolution=3600, start=hour, completed=100)
+
+    _, earlier = compared("type", RANGES["1h"], comparison=COMPARISONS["week"])
+
+    assert 98 <= earlier["a"].completed <= 102
+
+
+def test_a_table_says_that_the_record_does_not_reach_so_far_back(admin_client):
+    ran("mail")
+    counted()
+
+    page = admin_client.get(URL, {"compare": "week"})
+
+    assert page.context["compare_note"] == "The record does not reach back to last week."
+    assert page.context["rows"][0]["changes"] == {}
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "?name=a", "?by=queue&range=7d&order=errors", "?by=x&order=y", "?name=a&compare=day"],
 )
 def test_it_takes_few_queries_however_many_there_are(
     admin_client, django_assert_max_num_queries, query

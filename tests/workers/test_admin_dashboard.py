@@ -52,7 +52,7 @@ def idle(page):
 
 
 def card(page, name):
-    return next(value for title, value, _ in page.context["cards"] if title == name)
+    return next(each for each in page.context["cards"] if each.label == name)
 
 
 def test_it_is_on_the_index_for_users_who_may_view_it():
@@ -222,11 +222,11 @@ def test_cards_say_how_it_is(admin_client):
 
     page = admin_client.get(DASHBOARD)
 
-    assert card(page, "Queue depth") == "1"
-    assert card(page, "Oldest wait").startswith("1 min ")
-    assert card(page, "Busy") == "1 / 5"
-    assert card(page, "Error rate") == "25.0%"
-    assert card(page, "Throughput") == "3 an hour"
+    assert card(page, "Queue depth").value == "1"
+    assert card(page, "Oldest wait").value.startswith("1 min ")
+    assert card(page, "Busy").value == "1 / 5"
+    assert card(page, "Error rate").value == "25.0%"
+    assert card(page, "Throughput").value == "3 an hour"
     (row,) = page.context["queues"]
     assert (list(row.cells), row.workers) == (["1", "1", "0", "0"], 1)
 
@@ -288,6 +288,67 @@ def test_a_user_who_may_only_view_is_offered_no_pause():
     assert not any(form.fields.get("action") == "pause" for form in forms(page))
 
 
+def yesterday(minutes, **figures):
+    """Roll-ups of the same minutes, a day before."""
+    now = rollup.floor(timezone.now(), rollup.MINUTE) - timedelta(days=1)
+    hour = rollup.floor(now, rollup.HOUR) - 3 * rollup.HOUR
+    Rollup.objects.create(resolution=3600, start=hour)
+    for back in range(1, minutes + 1):
+        start = now - back * rollup.MINUTE
+        Rollup.objects.create(resolution=60, start=start, **figures)
+        FleetSample.objects.create(resolution=60, start=start, running=2, capacity=20)
+
+
+def test_cards_and_charts_compare_with_yesterday(admin_client):
+    QueueFactory(name="mail")
+    JobFactory(queue="mail", created_at=ago(80))
+    JobFactory(queue="mail", created_at=ago(20))
+    JobFactory(completed=True, finished_at=ago(50 * 3600))
+    for _ in range(30):
+        job = JobFactory(completed=True, queue="mail", finished_at=ago(300))
+    for _ in range(10):
+        JobErrorFactory(job=job, occurred_at=ago(310))
+    rollup.roll_up()
+    yesterday(60, completed=1, available=4, active=3, oldest_wait=timedelta(seconds=20))
+
+    page = admin_client.get(DASHBOARD, {"compare": "day"})
+
+    def shown(name):
+        change = card(page, name).change
+        return change.amount, change.then, change.verdict
+
+    assert shown("Throughput") == ("−50%", "60 an hour", "worse")
+    assert shown("Queue depth") == ("−50%", "4", "better")
+    assert shown("Error rate") == ("+25.0 points", "0.0%", "worse")
+    assert shown("Busy") == ("-100%".replace("-", "−"), "3 / 20", "")
+    assert shown("Oldest wait")[1:] == ("20 s", "worse")
+    charts = {chart.key: chart for chart in page.context["charts"]}
+    earlier = {line.label: line for line in charts["throughput"].lines if line.is_earlier}
+    assert set(earlier["completed, yesterday"].values) == {60.0}
+    assert [line.label for line in charts["fleet"].lines][:2] == ["running", "running, yesterday"]
+    text = page.content.decode()
+    assert "ojs-line-earlier" in text and "completed, yesterday</th>" in text
+    # The choice is kept in every link of the page.
+    for link in ("?compare=day&amp;range=24h", "?compare=day&amp;kiosk=", "breakdown/?compare=day"):
+        assert link in text
+
+
+@pytest.mark.parametrize("key", ["day", "week"])
+def test_what_the_record_does_not_reach_is_not_compared_with_zero(admin_client, key):
+    JobFactory(completed=True, finished_at=ago(300))
+    rollup.roll_up()
+
+    page = admin_client.get(DASHBOARD, {"compare": key})
+
+    words = "yesterday" if key == "day" else "last week"
+    reason = f"The record does not reach back to {words}."
+    assert page.context["compare_note"] == reason
+    assert card(page, "Throughput").change.words == reason
+    assert not any(each.change.amount for each in page.context["cards"])
+    assert all(chart.missing == reason for chart in page.context["charts"])
+    assert not any(line.is_earlier for chart in page.context["charts"] for line in chart.lines)
+
+
 @pytest.mark.parametrize("count", [1, 40])
 def test_it_takes_the_same_queries_for_a_small_site_and_a_big_one(
     admin_client, django_assert_max_num_queries, count
@@ -298,10 +359,12 @@ def test_it_takes_the_same_queries_for_a_small_site_and_a_big_one(
         WorkerFactory(queues=[f"queue-{number}"])
 
     with django_assert_max_num_queries(14):
-        admin_client.get(DASHBOARD)
+        admin_client.get(DASHBOARD, {"compare": "week"})
 
 
-@pytest.mark.parametrize("query", ["?range=nonsense", "?refresh=-1", "?refresh=7", "?x__y=1"])
+@pytest.mark.parametrize(
+    "query", ["?range=nonsense", "?refresh=-1", "?refresh=7", "?x__y=1", "?compare=x"]
+)
 def test_an_odd_address_shows_the_usual_page(admin_client, query):
     page = admin_client.get(DASHBOARD + query)
 

@@ -139,6 +139,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "old-refusals",
         "tallies",
         "old-directives",
+        "old-marks",
         "old-workers",
     ]
 

@@ -26,5 +26,7 @@ declare(
     admin("workers-bulk.quiet", WRITE, OWN),
     admin("workers-bulk.resume", WRITE, OWN),
     admin("workers-bulk.terminate", WRITE, OWN),
+    admin("marks.list", READ, OWN, reads=True),
+    admin("marks.create", WRITE, OWN),
     admin("statistics.retrieve", READ, NOTHING, reads=True),
 )

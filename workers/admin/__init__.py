@@ -2,8 +2,9 @@
 
 from . import audit, notices, why  # noqa: F401 (register what our pages say in others)
 from .dashboard import DashboardAdmin
+from .mark import MarkAdmin
 from .operation import FleetOperationAdmin
 from .spec import JobSpecAdmin
 from .worker import WorkerAdmin
 
-__all__ = ["DashboardAdmin", "FleetOperationAdmin", "JobSpecAdmin", "WorkerAdmin"]
+__all__ = ["DashboardAdmin", "FleetOperationAdmin", "JobSpecAdmin", "MarkAdmin", "WorkerAdmin"]

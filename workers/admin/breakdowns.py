@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,12 +15,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs.admin import display
-from jobs.admin.charts import Chart, Line, seconds
+from jobs.admin.charts import seconds
 from jobs.models import DeadJob, Job, JobError
-from jobs.record.breakdowns import MODELS, ORDERS, Breakdown, breakdowns
+from jobs.record.breakdowns import MODELS, ORDERS, SHARES, Breakdown, compared
 from jobs.record.dashboard import grouped
-from jobs.record.history import RANGES, Points
+from jobs.record.history import RANGES, Comparison, Points
+from jobs.record.rollup import began
 from jobs.store import clock
+
+from . import comparison
+from .cards import LABELS, share, whole
+from .comparison import Change
+from .drawings import latency, throughput
+from .marked import marked
 
 KINDS = {"type": gettext_lazy("By job type"), "queue": gettext_lazy("By queue")}
 HEADINGS = {
@@ -32,7 +41,7 @@ ERRORS = 20
 """Newest errors on the page of a type or queue."""
 
 
-def page(model_admin: Any, request: HttpRequest, labels: Any) -> HttpResponse:
+def page(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """The table of all, or with `?name=` the page of one."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
@@ -42,6 +51,7 @@ def page(model_admin: Any, request: HttpRequest, labels: Any) -> HttpResponse:
     order = request.GET.get("order", "")
     order = order if order in ORDERS else "count"
     name = request.GET.get("name", "")
+    against = comparison.chosen(request)
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
@@ -50,44 +60,94 @@ def page(model_admin: Any, request: HttpRequest, labels: Any) -> HttpResponse:
         "name": name,
         "kind": kind,
         "range": chosen.key,
-        "ranges": labels.items(),
+        "ranges": LABELS.items(),
         "order": order,
         "kinds": KINDS.items(),
         "orders": HEADINGS.items(),
+        **comparison.context(against),
     }
     site = model_admin.admin_site
     if name:
-        context |= _of_one(site, request, kind, name, chosen)
+        context |= _of_one(site, request, kind, name, chosen, against)
     else:
-        rows = breakdowns(kind, chosen, order)
+        rows, earlier = compared(kind, chosen, order, against)
+        if against is not None:
+            until = clock.now() - against.back
+            note = comparison.note(against, began(), until - chosen.length, until)
+            context["compare_note"] = note
+            if note == comparison.NO_RECORD[against.key]:
+                against = None  # nothing is not zero
         context |= {
-            "rows": [_row(each) for each in rows[:SHOWN]],
+            "rows": [_row(each, earlier.get(each.name), against) for each in rows[:SHOWN]],
             "more": max(0, len(rows) - SHOWN),
         }
     request.current_app = site.name
     return TemplateResponse(request, "admin/ojs/breakdown.html", context)
 
 
-def _row(breakdown: Breakdown) -> dict[str, Any]:
-    rate = breakdown.error_rate
+def _row(now: Breakdown, then: Breakdown | None, against: Comparison | None) -> dict[str, Any]:
+    rate = now.error_rate
     return {
-        "name": breakdown.name,
-        "count": grouped(breakdown.completed + breakdown.failed),
-        "wait": _three(breakdown.wait()),
-        "run": _three(breakdown.run()),
-        "errors": display.NOTHING if rate is None else display.decimal(rate, ".1%"),
+        "name": now.name,
+        "count": grouped(_attempts(now)),
+        "wait": _three(now.wait()),
+        "run": _three(now.run()),
+        "errors": display.NOTHING if rate is None else share(rate),
         "is_bad": rate is not None and rate > 0.05,
+        "changes": _changes(now, then or Breakdown(now.name), against) if against else {},
     }
 
 
-def _three(times: list[timedelta | None]) -> str:
+def _changes(now: Breakdown, then: Breakdown, against: Comparison) -> dict[str, Change]:
+    """How each column differs; of the durations, the p95."""
+    nothing = comparison.NO_JOBS[against.key]
+
+    def slow(one: Sequence[timedelta | None]) -> float | None:
+        return comparison.seconds_of(one[SHARES.index(0.95)])
+
+    def times(name: str) -> Change:
+        pair = slow(getattr(now, name)()), slow(getattr(then, name)())
+        return comparison.change(against, *pair, seconds, more_is="worse", missing=nothing)
+
+    return {
+        "count": comparison.change(
+            against, _attempts(now), _attempts(then) or None, whole, missing=nothing
+        ),
+        "wait": times("wait"),
+        "run": times("run"),
+        "errors": comparison.change(
+            against,
+            now.error_rate,
+            then.error_rate,
+            share,
+            more_is="worse",
+            in_points=True,
+            missing=nothing,
+        ),
+    }
+
+
+def _attempts(breakdown: Breakdown) -> int:
+    return round(breakdown.completed + breakdown.failed)
+
+
+def _three(times: Sequence[timedelta | None]) -> str:
     if None in times:
         return display.NOTHING
     return " / ".join(seconds(each.total_seconds()) for each in times if each is not None)
 
 
-def _of_one(site: Any, request: HttpRequest, kind: str, name: str, chosen: Any) -> dict[str, Any]:
-    points = Points(chosen, MODELS[kind], **{kind: name})
+def _of_one(
+    site: Any,
+    request: HttpRequest,
+    kind: str,
+    name: str,
+    chosen: Any,
+    against: Comparison | None,
+) -> dict[str, Any]:
+    points = Points(chosen, MODELS[kind], against, **{kind: name})
+    marks = marked(site, request, points.since, name if kind == "queue" else "")
+    charts = [comparison.compared(draw, points) for draw in (throughput, latency)]
     column = f"job__{kind}"
     errors = JobError.objects.filter(
         occurred_at__gte=clock.now() - chosen.length, **{column: name}
@@ -99,30 +159,11 @@ def _of_one(site: Any, request: HttpRequest, kind: str, name: str, chosen: Any) 
     )
     may_see_jobs = bool(lists[0][1])
     return {
-        "charts": [_attempts(points), _times(points)],
+        "charts": [replace(chart, marks=marks.of_chart) for chart in charts],
+        "marks": marks,
+        "compare_note": comparison.note_on(points),
         "errors": list(errors.values("job_id", "type", "attempt", "occurred_at")[:ERRORS])
         if may_see_jobs
         else [],
         "lists": [(label, f"{url}?{query}") for label, url in lists if url],
     }
-
-
-def _attempts(points: Points) -> Chart:
-    def a_minute(column: str) -> list[float | None]:
-        return [None if rate is None else rate * 60 for rate in points.rate(column)]
-
-    lines = [
-        Line(_("completed"), "main", a_minute("completed")),
-        Line(_("failed attempts"), "bad", a_minute("failed")),
-    ]
-    return Chart("attempts", _("Throughput, jobs a minute"), points.moments, lines)
-
-
-def _times(points: Points) -> Chart:
-    lines = [
-        Line(_("wait p50"), "main", points.percentile("waits", 0.5)),
-        Line(_("wait p95"), "main-dashed", points.percentile("waits", 0.95)),
-        Line(_("run p50"), "other", points.percentile("runs", 0.5)),
-        Line(_("run p95"), "other-dashed", points.percentile("runs", 0.95)),
-    ]
-    return Chart("latency", _("Latency of completed jobs"), points.moments, lines, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -10,33 +11,29 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
-from jobs.admin.charts import Chart, Line, seconds
+from jobs.admin.charts import Chart
 from jobs.admin.live import live
 from jobs.conf import ojs_settings
 from jobs.models import Queue
-from jobs.record.dashboard import grouped
 from jobs.record.history import RANGES, Points
 from jobs.store import clock
 
 from ..models import Dashboard, FleetSample
-from . import breakdowns
+from . import breakdowns, comparison
 from .attention import attention
+from .cards import LABELS, cards
+from .drawings import depth, latency, states, throughput
 from .figures import Figures
 from .finding import find_view
+from .marked import Marked, marked
 from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
 """Seconds between two refreshes; 0 means never."""
 KIOSK_REFRESH = 5
 SHOWN_QUEUES = 50
-LABELS = {
-    "1h": gettext_lazy("1 hour"),
-    "24h": gettext_lazy("24 hours"),
-    "7d": gettext_lazy("7 days"),
-}
 
 
 @admin.register(Dashboard)
@@ -78,7 +75,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     def breakdown_view(self, request: HttpRequest) -> HttpResponse:
         """How types and queues compare: count, wait, run and errors over the range."""
-        return breakdowns.page(self, request, LABELS)
+        return breakdowns.page(self, request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
@@ -87,8 +84,11 @@ class DashboardAdmin(admin.ModelAdmin):
         # A wall display: no controls, refreshed automatically.
         is_kiosk = "kiosk" in request.GET
         refresh = request.GET.get("refresh", str(KIOSK_REFRESH) if is_kiosk else "")
+        compared = comparison.chosen(request)
         figures = Figures(self.admin_site, request, reaper_seen(request))
-        points = Points(chosen)
+        points = Points(chosen, comparison=compared)
+        fleet = Points(chosen, FleetSample, compared)
+        found = marked(self.admin_site, request, points.since)
         is_empty = not figures.queues and not points.total("completed")
         context = {
             **self.admin_site.each_context(request),
@@ -101,8 +101,10 @@ class DashboardAdmin(admin.ModelAdmin):
             "refreshes": REFRESH,
             "now": display.absolute(clock.now()),
             "attention": attention(figures),
-            "cards": cards(figures, points),
-            "charts": charts(points, Points(chosen, FleetSample)),
+            "cards": cards(figures, points, fleet),
+            "charts": charts(points, fleet, found),
+            "marks": found,
+            **comparison.context(compared, comparison.note_on(points)),
             "queues": figures.queues[:SHOWN_QUEUES],
             "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
             "may_pause": not is_kiosk and self._may_pause(request),
@@ -138,90 +140,7 @@ def first_steps(request: HttpRequest) -> dict[str, Any] | None:
     }
 
 
-def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
-    """Label, value and note of each card."""
-    completed, failed = points.total("completed"), points.total("failed")
-    attempts = completed + failed
-    span = str(LABELS[points.range.key])
-    a_second, (size, words, _title) = pace_of(points)
-    return [
-        (
-            _("Throughput"),
-            words % {"rate": display.decimal(a_second * size, ".3g")},
-            _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
-        ),
-        (_("Queue depth"), figures.depth, _("available jobs now")),
-        (_("Oldest wait"), figures.oldest, _("of an available job now")),
-        (
-            _("Error rate"),
-            display.decimal(failed / attempts, ".1%") if attempts else display.NOTHING,
-            _("%(failed)s of %(all)s attempts in %(span)s")
-            % {"failed": grouped(failed), "all": grouped(attempts), "span": span},
-        ),
-        (
-            _("Busy"),
-            f"{grouped(figures.busy)} / {grouped(figures.capacity)}",
-            _("jobs in hand, of what running workers can take"),
-        ),
-    ]
-
-
-PACES = (
-    (1, gettext_lazy("%(rate)s a second"), gettext_lazy("Throughput, jobs a second")),
-    (60, gettext_lazy("%(rate)s a minute"), gettext_lazy("Throughput, jobs a minute")),
-    (3600, gettext_lazy("%(rate)s an hour"), gettext_lazy("Throughput, jobs an hour")),
-)
-"""Seconds, and what a rate in them is called on a card and above a chart."""
-
-
-def pace_of(points: Points) -> tuple[float, Any]:
-    """How many a second were completed, and the unit that needs no leading zeros."""
-    a_second = points.total("completed") / points.elapsed.total_seconds()
-    unit = next((unit for unit in PACES if a_second * unit[0] >= 1), None)
-    return a_second, unit or PACES[-1 if a_second else 1]
-
-
-def charts(points: Points, fleet: Points) -> list[Chart]:
-    return [throughput(points), latency(points), depth(points), states(fleet)]
-
-
-def throughput(points: Points) -> Chart:
-    _a_second, (size, _words, title) = pace_of(points)
-
-    def rates(name: str) -> list[float | None]:
-        return [None if rate is None else rate * size for rate in points.rate(name)]
-
-    lines = [
-        Line(_("completed"), "main", rates("completed")),
-        Line(_("failed attempts"), "bad", rates("failed")),
-    ]
-    return Chart("throughput", title, points.moments, lines)
-
-
-def latency(points: Points) -> Chart:
-    lines = [
-        Line(_("wait p50"), "main", points.percentile("waits", 0.5)),
-        Line(_("wait p95"), "main-dashed", points.percentile("waits", 0.95)),
-        Line(_("run p50"), "other", points.percentile("runs", 0.5)),
-        Line(_("run p95"), "other-dashed", points.percentile("runs", 0.95)),
-    ]
-    return Chart("latency", _("Latency of completed jobs"), points.moments, lines, seconds)
-
-
-def depth(points: Points) -> Chart:
-    lines = [
-        Line(_("available"), "main", points.highest("available")),
-        Line(pgettext("state", "active"), "other", points.highest("active")),
-        Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
-    ]
-    return Chart("depth", _("Queue depth, jobs"), points.moments, lines)
-
-
-def states(fleet: Points) -> Chart:
-    lines = [
-        Line(_("running"), "main", fleet.highest("running")),
-        Line(_("quiet"), "quiet", fleet.highest("quiet")),
-        Line(_("terminating"), "other-dashed", fleet.highest("terminate")),
-        Line(_("silent"), "bad", fleet.highest("silent")),
-    ]
-    return Chart("fleet", _("Fleet by state, workers"), fleet.moments, lines)
+def charts(points: Points, fleet: Points, marks: Marked) -> list[Chart]:
+    drawn = [comparison.compared(draw, points) for draw in (throughput, latency, depth)]
+    drawn.append(comparison.compared(states, fleet))
+    return [replace(chart, marks=marks.of_chart) for chart in drawn]

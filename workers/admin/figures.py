@@ -130,13 +130,21 @@ class Figures:
         ]
 
     @property
-    def depth(self) -> str:
+    def available(self) -> int:
         """Jobs that wait to be fetched, over all queues."""
-        total = sum(row.depth.of(State.AVAILABLE) for row in self.queues)
+        return sum(row.depth.of(State.AVAILABLE) for row in self.queues)
+
+    @property
+    def depth(self) -> str:
+        """The same in words: after ≈ if it is a sample."""
         capped = any(State.AVAILABLE in row.depth.capped for row in self.queues)
-        return f"≈ {dashboard.grouped(total)}" if capped else dashboard.grouped(total)
+        shown = dashboard.grouped(self.available)
+        return f"≈ {shown}" if capped else shown
+
+    @property
+    def oldest_wait(self) -> timedelta | None:
+        return max((row.wait for row in self.queues if row.wait is not None), default=None)
 
     @property
     def oldest(self) -> str:
-        waits = [row.wait for row in self.queues if row.wait is not None]
-        return display.span(max(waits)) if waits else display.NOTHING
+        return display.NOTHING if self.oldest_wait is None else display.span(self.oldest_wait)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.http.parameters import AdminPage, OneOf, Word
+from jobs.http.parameters import AdminPage, OneOf, WholeNumber, Word
 from jobs.spec.fields import refuse
-from jobs.spec.members import Boolean, Choice, Member, Members, Object, Schema, Text, Texts
+from jobs.spec.members import Boolean, Choice, Member, Members, Object, Schema, Text, Texts, words
 from jobs.spec.operator_requests import Reason
 
+from ..fleet.marks import ALL_KINDS
 from ..lifecycle import WorkerState
+from ..models import MarkKind
 from .documents import STATES
 
 ORDERS = {
@@ -70,6 +72,20 @@ class OrderMany(Reason):
 
 class Direct(Reason):
     directive = Choice(ORDERS, sentence="The '{name}' field must be one of {choices}.").required()
+
+
+class NewMark(Members):
+    kind = Choice(words(*MarkKind.values), "Others are read from the audit.").default(
+        str(MarkKind.DEPLOYMENT)
+    )
+    text = Text("The version, or what happened.", longest=255, filled=True).required()
+
+
+class MarkSearch(Members):
+    since = Word("A day before `until` where it is left out.")
+    until = Word()
+    kind = OneOf(ALL_KINDS)
+    limit = WholeNumber("Most marks, the newest.", least=1, most=200).default(100)
 
 
 class WorkerSearch(AdminPage):

@@ -1,8 +1,9 @@
-"""URLs of workers and statistics. A worker's id may contain slashes, so verbs come first."""
+"""URLs of workers, marks and statistics. A worker's id may contain slashes, so verbs come first."""
 
 from django.urls import path
 
 from .bulk import AdminWorkerBulkViewSet as Bulk
+from .marks import MarkViewSet as Marks
 from .views import AdminWorkerViewSet as Workers
 from .views import StatisticsViewSet as Statistics
 
@@ -13,6 +14,7 @@ MANY = f"{BASE}/workers/bulk"
 
 urlpatterns = [
     path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
+    path(f"{BASE}/marks", Marks.as_view({"get": "list", "post": "create"}), name="admin-marks"),
     path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
     # Before a worker with the id "bulk", which can be given orders through its `directive`.
     path(f"{MANY}/quiet", Bulk.as_view({"post": "quiet"}), name="admin-workers-quiet"),

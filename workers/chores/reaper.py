@@ -30,8 +30,8 @@ from jobs.store import clock
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
+from ..fleet import marks, rolling
 from ..fleet import orders as fleet
-from ..fleet import rolling
 from ..fleet import samples as fleet_sample
 from ..lifecycle import WorkerState
 from ..liveness import holdings
@@ -171,6 +171,7 @@ CHORES = (
     Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
+    Chore("old-marks", marks.prune, "marks forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in CHORES if chore.every)

@@ -4,6 +4,7 @@ from .dashboard import Dashboard
 from .directive import FOLLOWED, Answer, Directive
 from .fleet_sample import FleetSample
 from .housekeeping import EventCursor, Reaper, Sweep
+from .mark import Mark, MarkKind
 from .operation import (
     FINAL,
     IN_WORK,
@@ -26,6 +27,8 @@ __all__ = [
     "EventCursor",
     "FleetOperation",
     "FleetSample",
+    "Mark",
+    "MarkKind",
     "OperationState",
     "OperationStep",
     "Phase",

@@ -75,6 +75,8 @@ class HttpClient:
     # The verbs
 
     def register(self, description: Description) -> Terms:
+        if description.version:
+            self._headers["User-Agent"] = description.version
         try:
             reply = self._post("workers/register", wire.description(self.worker_id, description))
         except NotThere:

@@ -39,6 +39,8 @@ class Options:
     """Megabytes above which the process drains and ends; 0 for no limit."""
     poll_interval: float = 1.0
     """Seconds between two fetches if the server cannot hold a fetch until there is work."""
+    release: str = ""
+    """The version of the site's code; a new one is marked in the charts as a deployment."""
     supervised: bool = False
     """Started by a supervisor: end when it is gone."""
     started_at: datetime = field(default_factory=timezone.now)
@@ -53,7 +55,7 @@ class Options:
             concurrency=self.concurrency,
             labels=list(self.labels),
             started_at=self.started_at,
-            version=f"django-ojs/{jobs.__version__}",
+            version=self.release or f"django-ojs/{jobs.__version__}",
             # Sent even if empty: the ranges that an earlier process declared no longer apply.
             job_versions={name: list(taken) for name, taken in handlers.versions().items()},
         )

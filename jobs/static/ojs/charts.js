@@ -1,4 +1,4 @@
-/* Shows the values of a chart at the pointer, or, with the arrow keys, at the point before or after.
+/* Shows the values and the mark of a chart at the pointer, or, with the arrow keys, at the point before or after.
    It reads them from the table behind the chart, which is there without script as well. */
 "use strict";
 
@@ -33,6 +33,10 @@ document.addEventListener("DOMContentLoaded", () => {
         line.setAttribute("x2", x);
         const values = [...rows[index].querySelectorAll("td")].map(
             (cell, place) => `${names[place]}: ${cell.textContent}`);
+        const mark = svg.querySelector(`.ojs-mark[data-index="${index}"] title`);
+        if (mark) {
+            values.push(mark.textContent);
+        }
         readout.textContent = `${rows[index].querySelector("th").textContent}  ${values.join(", ")}`;
         readout.hidden = false;
     }

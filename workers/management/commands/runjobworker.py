@@ -7,6 +7,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -34,6 +35,7 @@ LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}
 """Log level for each `--verbosity`."""
 LONGEST_NAME = 255
+RELEASE = re.compile(r"[\x20-\x7e]{0,255}")
 
 
 def words(text: str) -> list[str]:
@@ -77,6 +79,11 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
         raise CommandError("--processes needs a system that can fork; start several commands.")
     if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
         raise CommandError(f"Labels and --worker-id have at most {LONGEST_NAME} characters.")
+    if not RELEASE.fullmatch(given["release"]):
+        raise CommandError(
+            "--release has at most 255 visible ASCII characters and spaces, because it is sent as "
+            f"the User-Agent: {given['release']!r}."
+        )
     if is_reserved(given["worker_id"] or ""):
         raise CommandError(f"--worker-id must not contain '{SEPARATOR}'.")
     if given["url"]:
@@ -105,6 +112,11 @@ class Command(BaseCommand):
         add("--max-memory", type=int, default=0, metavar="MB", help="then drain and restart")
         alive.add_argument(parser)
         add("--known-types", action="store_true", help="leave types without a handler to others")
+        add(
+            "--release",
+            default=os.environ.get("OJS_RELEASE", ""),
+            help="version of your code; a new one is marked in the charts [OJS_RELEASE]",
+        )
         add("--reaper", action="store_true", help="run the reaper's sweeps in this process too")
         add("--reload", action="store_true", help="restart when code changes; for development")
         add("--worker-id", help="only with one process (default: a new one each time)")
@@ -189,6 +201,7 @@ class Command(BaseCommand):
             known_types=given["known_types"],
             max_memory=given["max_memory"],
             poll_interval=given["poll_interval"],
+            release=given["release"],
             supervised=given["processes"] > 1,
         )
 

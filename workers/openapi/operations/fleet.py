@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict, NotFound
-from workers.api.requests import Direct, OrderMany
+from jobs.models import Source
+from workers.api.requests import Direct, NewMark, OrderMany
+from workers.fleet.marks import ALL_KINDS
 
 from ..operation import Operation, Reply
 from ..refusals import refuses
@@ -116,7 +118,60 @@ ORDERED_MANY = Reply(
     },
 )
 
+MARK = {
+    "id": nullable(integer("Null for an action of the audit.")),
+    "kind": enum(*ALL_KINDS),
+    "text": text("The version, the note, or the reason of an action."),
+    "at": TIME,
+    "project": nullable(text("Null for all.")),
+    "by": text("A user, an API key, or the first worker with a version."),
+    "source": enum(*Source.values),
+    "action": nullable(
+        obj(
+            "id verb count targets change",
+            id=integer(),
+            verb=text(),
+            count=COUNT,
+            targets=array(text()),
+            change=nullable(text("Of maintenance `on` or `off`; of a drain its new state.")),
+        )
+    ),
+}
+MARKED = {
+    "id": 7,
+    "kind": "deployment",
+    "text": "v2.1",
+    "at": "2026-02-12T10:30:00.000Z",
+    "project": None,
+    "by": "ci",
+    "source": "api",
+    "action": None,
+}
+
 OPERATIONS = {
+    ("GET", f"{BASE}/marks"): Operation(
+        "Admin",
+        "List the marks of charts",
+        {
+            200: Reply(
+                "Deployments, notes, pauses, drains and maintenance, the newest first.",
+                obj(
+                    "items has_more",
+                    items=array(obj(" ".join(MARK), **MARK)),
+                    has_more=boolean("There are older ones: ask for those `until` the last."),
+                ),
+                {"items": [MARKED], "has_more": False},
+            )
+        },
+        "The key of a project sees the deployments and notes of its project.",
+    ),
+    ("POST", f"{BASE}/marks"): Operation(
+        "Admin",
+        "Mark this moment in the charts",
+        {201: Reply("The mark.", obj(" ".join(MARK), **MARK), MARKED)},
+        body=NewMark,
+        example={"kind": "deployment", "text": "v2.1"},
+    ),
     ("POST", f"{BASE}/workers/bulk/quiet"): Operation(
         "Admin", "Ask many workers to take no more jobs", {200: ORDERED_MANY}, **MANY
     ),

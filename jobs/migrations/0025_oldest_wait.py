@@ -1,0 +1,16 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('ojs_jobs', '0023_early_indexes'),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name='rollup',
+            name='oldest_wait',
+            field=models.DurationField(null=True),
+        ),
+    ]
