@@ -109,7 +109,7 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     for name, state, jobs, since in rows:
         if name in found:
             found[name].jobs[State(state)] = jobs
-            found[name].waiting_since = found[name].waiting_since or _moment(since)
+            found[name].waiting_since = found[name].waiting_since or moment_of(since)
     due = sum(jobs for _name, state, jobs, _since in rows if state in DUE_STATES)
     for depth in found.values():
         if depth.of(State.AVAILABLE) > MOST_COUNTED:
@@ -140,11 +140,14 @@ def _add_samples(found: dict[str, Depth], deep: list[str]) -> None:
             depth.waiting_since = min(known, default=None)
 
 
-def _moment(value: Any) -> datetime | None:
-    """A timestamp as the database's driver gives it: SQLite's is a text."""
+def moment_of(value: Any) -> datetime | None:
+    """A timestamp as the database's driver gives it: SQLite's is a text, or has no time zone."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
-    return value
+        value = datetime.fromisoformat(value)
+    if value is not None and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    found: datetime | None = value
+    return found
 
 
 MOST_SHOWN = 1_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, Min, Q, QuerySet, Subquery
+from django.db.models import Count, Min, Q, QuerySet
 from django.db.models.functions import TruncMinute
 
 from ..models import Job, JobError, QueueSample, Rollup, RollupMark
@@ -21,7 +21,7 @@ from ..spec.lifecycle import State
 from ..store import clock
 from ..store.database import atomic, connection
 from . import parts
-from .dashboard import INDEXED
+from .dashboard import INDEXED, moment_of
 from .histogram import Bucket, added, put
 
 MINUTE = timedelta(minutes=1)
@@ -210,50 +210,55 @@ MOST_UNFINISHED = 100_000
 """Rows that are counted while a page is being loaded: a roll-up that stands still costs no more."""
 
 
-# The conditions and the order are those of the indexes.
+# The conditions and the order are those of the indexes. What is counted came after the mark, and in
+# the range.
 SINCE = """
-    SELECT (SELECT count(*)
+    WITH mark AS (SELECT until FROM ojs_jobs_rollupmark WHERE name = 'jobs')
+    SELECT (SELECT until FROM mark),
+           EXISTS (SELECT 1
+                     FROM ojs_jobs_rollup
+                    WHERE start < %(since)s AND (completed > 0 OR failed > 0)),
+           (SELECT start FROM ojs_jobs_rollup WHERE resolution = 3600 ORDER BY start LIMIT 1),
+           (SELECT count(*)
               FROM (SELECT 1
                       FROM ojs_jobs_job
-                     WHERE finished_at IS NOT NULL AND state = 'completed' AND finished_at >= %s
+                     WHERE finished_at IS NOT NULL AND state = 'completed'
+                       AND finished_at >= %(since)s
+                       AND finished_at >= coalesce((SELECT until FROM mark), %(minute)s)
                   ORDER BY finished_at
-                     LIMIT %s) AS first),
+                     LIMIT %(most)s) AS first),
            (SELECT count(*)
               FROM (SELECT 1
                       FROM ojs_jobs_joberror
-                     WHERE occurred_at >= %s
+                     WHERE occurred_at >= %(since)s
+                       AND occurred_at >= coalesce((SELECT until FROM mark), %(minute)s)
                   ORDER BY occurred_at
-                     LIMIT %s) AS first)
+                     LIMIT %(most)s) AS first)
 """
 
 
 def unfinished(since: datetime) -> Unfinished:
-    """Count what no roll-up contains yet, so that figures are of this second.
+    """Count what no roll-up contains yet, so that figures are of this second: one query.
 
     Args:
         since: the beginning of the figures' range, for `is_new`.
     """
-    now = clock.now()
-    before = Rollup.objects.filter(Q(completed__gt=0) | Q(failed__gt=0), start__lt=since)
-    marks = RollupMark.objects.annotate(is_old=Exists(before), began=Subquery(_first_hour()))
-    mark = marks.filter(pk="jobs").first()
-    until = mark.until if mark else floor(now, MINUTE)
-    start = connection().ops.adapt_datetimefield_value(max(until, since))
+    minute = floor(clock.now(), MINUTE)
+    adapt = connection().ops.adapt_datetimefield_value
+    parameters = {"since": adapt(since), "minute": adapt(minute), "most": MOST_UNFINISHED}
     with connection().cursor() as cursor:
-        cursor.execute(SINCE, [start, MOST_UNFINISHED, start, MOST_UNFINISHED])
-        completed, failed = cursor.fetchone()
-    began = mark.began if mark else None
-    return Unfinished(until, not (mark and mark.is_old), began, completed, failed)
-
-
-def _first_hour() -> QuerySet[Any, Any]:
-    return Rollup.objects.filter(resolution=3600).order_by("start").values("start")[:1]
+        cursor.execute(SINCE, parameters)
+        until, is_old, began, completed, failed = cursor.fetchone()
+    is_new = until is None or not is_old
+    return Unfinished(
+        moment_of(until) or minute, is_new, until and moment_of(began), completed, failed
+    )
 
 
 def began() -> datetime | None:
     """The first hour that the roll-ups contain; None if there are none."""
-    found = _first_hour().first()
-    return found["start"] if found else None
+    hours = Rollup.objects.filter(resolution=3600).order_by("start")
+    return hours.values_list("start", flat=True).first()
 
 
 def prune(model: Any) -> None:

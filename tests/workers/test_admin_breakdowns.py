@@ -80,7 +80,7 @@ def test_the_table_shows_types_and_queues_and_leads_to_each(admin_client):
         "50.0%",
         True,
     )
-    assert "name=a%2Fb%20c" in types.content.decode()
+    assert "name=a%2Fb+c" in types.content.decode()
     assert [row["name"] for row in queues.context["rows"]] == ["mail"]
 
 

@@ -101,11 +101,10 @@ def test_marks_are_forgotten_when_no_chart_shows_them_unless_their_version_runs(
 
 
 def test_what_the_audit_knows_is_read_from_there():
-    QueueFactory(name="mail")
-    QueueFactory(name="web")
     ops = staff("view_queue", "pause_queue")
-    for queue in ("mail", "web"):
-        answer(ops, choose(ops, "ojs_jobs_queue", "pause", queue), reason="Deploy")
+    for name in ("mail", "web"):
+        question = choose(ops, "ojs_jobs_queue", "pause", QueueFactory(name=name))
+        answer(ops, question, reason="Deploy")
     maintenance.begin(actor=OPS, reason="New disks")
     maintenance.end(actor=OPS)
     WorkerFactory(worker_id="w")
@@ -152,7 +151,7 @@ def test_charts_show_marks_and_a_list_leads_to_what_was_done(admin_client):
     )
     mark = marks.add(OPS, "deployment", "shop/2")
     Mark.objects.update(at=ago(1200))
-    Rollup.objects.create(resolution=60, start=ago(600), completed=1, available=1)
+    Rollup.objects.create(resolution=60, start=ago(600), completed=1, waits={"10": 1}, available=1)
     FleetSample.objects.create(resolution=60, start=ago(600), running=1)
 
     page = admin_client.get(DASHBOARD, {"range": "24h"}).content.decode()
