@@ -115,7 +115,7 @@ class Chart:
             return replace(self, missing=missing)
         lines: list[Line] = []
         for now, before in zip(self.lines, then.lines, strict=True):
-            label = f"{now.label}, {earlier}"
+            label = f"{now.label} ({earlier})"
             lines += [now, replace(before, label=label, is_earlier=True)]
         return replace(self, lines=lines, earlier=earlier)
 

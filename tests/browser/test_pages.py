@@ -164,7 +164,7 @@ def test_a_chart_is_compared_with_yesterday_and_says_what_was_done(log_in):
     assert throughput.locator(".ojs-line-earlier").count() == 3  # two lines and the legend's
     throughput.locator(".ojs-mark").first.hover()
     readout = throughput.locator(".ojs-readout")
-    readout.filter(has_text="completed, yesterday: ").wait_for()
+    readout.filter(has_text="completed (yesterday): ").wait_for()
     readout.filter(has_text="Deployed: shop/4.2").wait_for()
     # The same with the keyboard: the mark is half an hour before the last point.
     throughput.locator("svg.ojs-chart").focus()

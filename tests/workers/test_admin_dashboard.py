@@ -323,10 +323,10 @@ def test_cards_and_charts_compare_with_yesterday(admin_client):
     assert shown("Oldest wait")[1:] == ("20 s", "worse")
     charts = {chart.key: chart for chart in page.context["charts"]}
     earlier = {line.label: line for line in charts["throughput"].lines if line.is_earlier}
-    assert set(earlier["completed, yesterday"].values) == {60.0}
-    assert [line.label for line in charts["fleet"].lines][:2] == ["running", "running, yesterday"]
+    assert set(earlier["completed (yesterday)"].values) == {60.0}
+    assert [line.label for line in charts["fleet"].lines][:2] == ["running", "running (yesterday)"]
     text = page.content.decode()
-    assert "ojs-line-earlier" in text and "completed, yesterday</th>" in text
+    assert "ojs-line-earlier" in text and "completed (yesterday)</th>" in text
     # The choice is kept in every link of the page.
     for link in ("?compare=day&amp;range=24h", "?compare=day&amp;kiosk=", "breakdown/?compare=day"):
         assert link in text

@@ -162,8 +162,8 @@ def test_charts_show_marks_and_a_list_leads_to_what_was_done(admin_client):
     assert f'href="/admin/ojs_workers/mark/{mark.pk}/change/"' in page
     assert 'href="/admin/ojs_jobs/queue/mail/change/"' in page
     assert 'href="/admin/ojs_workers/mark/add/"' in page
-    looker = staff("view_dashboard").get(DASHBOARD).content.decode().split("ojs-marks")[1]
-    assert "Deployed: shop/2" in looker and "<a" not in looker.split("</section>")[0]
+    looker = staff("view_dashboard").get(DASHBOARD).content.decode().split('class="ojs-marks"')[1]
+    assert "Deployed: shop/2" in looker and "<a" not in looker.split("</ul>")[0]
 
 
 def test_an_operator_adds_a_mark_in_the_admin():

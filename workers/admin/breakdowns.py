@@ -105,9 +105,12 @@ def _changes(now: Breakdown, then: Breakdown, against: Comparison) -> dict[str, 
     def slow(one: Sequence[timedelta | None]) -> float | None:
         return comparison.seconds_of(one[SHARES.index(0.95)])
 
+    def show(value: float) -> str:
+        return f"p95 {seconds(value)}"
+
     def times(name: str) -> Change:
         pair = slow(getattr(now, name)()), slow(getattr(then, name)())
-        return comparison.change(against, *pair, seconds, more_is="worse", missing=nothing)
+        return comparison.change(against, *pair, show, more_is="worse", missing=nothing)
 
     return {
         "count": comparison.change(
