@@ -22,7 +22,7 @@ Task = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 class _Thread:
     """A thread of the pool, and the lock on which it sleeps."""
 
-    __slots__ = ("wakeup", "task")
+    __slots__ = ("task", "wakeup")
 
     def __init__(self) -> None:
         self.task: Task | None = None
