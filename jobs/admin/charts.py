@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from django.utils import timezone
@@ -124,7 +125,7 @@ class Chart:
         """Those of the present time."""
         return [line for line in self.lines if not line.is_earlier]
 
-    @property
+    @cached_property
     def top(self) -> float:
         """The value at the upper edge: 1, 2 or 5 times a power of ten, or a round duration."""
         highest = max((v for line in self.lines for v in line.values if v is not None), default=0)

@@ -74,7 +74,8 @@ class Points:
         if comparison is not None:
             self.earlier = Earlier(self, comparison, until - comparison.back)
             windows += self.earlier.windows
-        found = list(rollup.series(model, windows, **part))
+        # Instances of the model would take most of the time.
+        found = list(rollup.series(model, windows, **part).values_list(named=True))
         for row in found:
             index = (row.start - self.since) // chosen.width
             if 0 <= index < count and row.resolution == chosen.resolution:
@@ -175,8 +176,8 @@ class Earlier(Points):
         self.comparison, self.until = comparison, until
         self.moments = [moment - comparison.back for moment in points.moments]
         self.rows = [[] for _ in self.moments]
-        self._found: list[Any] = []
-        """Each roll-up once: an hour may be in the row of many points."""
+        self._found: list[tuple[Any, float]] = []
+        """Each roll-up once, and the part of it that is in the range."""
         self._samples: list[Any] = []
         self._whole = rollup.Window(self.since, until, self.range.resolution)
 
@@ -194,15 +195,17 @@ class Earlier(Points):
 
     def fill(self, rows: Sequence[Any]) -> None:
         """Sort in what was found in the windows, among others."""
-        within = [row for row in rows if self._overlap(row) > 0]
+        hour_before = self.since - rollup.HOUR
+        near = [row for row in rows if hour_before < row.start < self.until]
+        within = [row for row in near if row.start >= self.since or self._overlap(row) > 0]
         minutes = [row for row in within if row.resolution == 60]
         self._samples = [row for row in minutes if row.start >= self.until - SAMPLES][::-1]
         if self.range.resolution > 60:
             minutes = []
         known = {rollup.floor(row.start, rollup.HOUR) for row in minutes}
         hours = [row for row in within if row.resolution == 3600 and self._is_needed(row, known)]
-        self._found = [*minutes, *hours]
-        for row in self._found:
+        self._found = [(row, self._overlap(row)) for row in (*minutes, *hours)]
+        for row, _part in self._found:
             first = (row.start - self.since) // self.range.width
             # An hour is in each of the points that are shorter.
             points = max(1, self.width_of(row) // self.range.width)
@@ -223,7 +226,7 @@ class Earlier(Points):
 
     def total(self, name: str) -> int:
         """The number in the range; of an hour that is partly in it, the same part."""
-        return round(sum(getattr(row, name) * self._overlap(row) for row in self._found))
+        return round(sum(getattr(row, name) * part for row, part in self._found))
 
     def sample(self, name: str) -> Any:
         """The value that was sampled at the compared moment; None if none was."""
