@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db.models import (
     BigIntegerField,
+    Case,
     CharField,
     Exists,
     IntegerField,
@@ -23,6 +24,7 @@ from django.db.models import (
     Subquery,
     TextField,
     Value,
+    When,
 )
 from django.db.models.functions import Cast
 
@@ -160,7 +162,7 @@ def _of_audit(actions: QuerySet[Any]) -> QuerySet[Any, Any]:
         "pk",
         "count",
         "selection",
-        Subquery(operations.values("pk")[:1]),
+        Case(When(verb="drain_fleet", then=Subquery(operations.values("pk")[:1]))),
     )
 
 
