@@ -36,7 +36,9 @@ def environment_of(version: str, packages: list[str], wheel: Path) -> str:
         run(found[first], "-m", "venv", str(folder))
     constraints = folder / "constraints.txt"
     pinned = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
-    constraints.write_text("".join(line for line in pinned if not line.startswith("django==")))
+    constraints.write_text(
+        "".join(line for line in pinned if not line.lower().startswith("django=="))
+    )
     install = [python, "-m", "pip", "install", "--quiet", "-c", str(constraints)]
     run(*install, str(wheel), "granian", "websockets", DJANGOS[version], *packages)
     run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel))
