@@ -5,8 +5,8 @@ from jobs.store.indexes import AddIndexConcurrently
 
 class Migration(migrations.Migration):
 
-    # Earlier releases made these in 0002 and 0003, while nobody could write. Where they are, they
-    # stay; where a release before those is upgraded, they are made beside the running servers.
+    # Earlier releases made these in 0002, 0003 and 0016, while nobody could write. Where they are,
+    # they stay; where a release before those is upgraded, they are made beside the running servers.
     atomic = False
 
     dependencies = [
@@ -21,6 +21,10 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             model_name='joberror',
             index=models.Index(models.F('occurred_at'), name='ojs_joberror_time'),
+        ),
+        AddIndexConcurrently(
+            model_name='operatoraction',
+            index=models.Index(condition=models.Q(('verb', 'refuse_request')), fields=['done_at'], name='ojs_action_refused'),
         ),
         AddIndexConcurrently(
             model_name='job',
