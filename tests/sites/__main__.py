@@ -39,7 +39,7 @@ def environment_of(version: str, packages: list[str], wheel: Path) -> str:
     constraints.write_text(
         "".join(line for line in pinned if not line.lower().startswith("django=="))
     )
-    install = [python, "-m", "pip", "install", "--quiet", "-c", str(constraints)]
+    install = [python, "-m", "pip", "install", "--quiet", "--upgrade", "-c", str(constraints)]
     run(*install, str(wheel), "granian", "websockets", DJANGOS[version], *packages)
     run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel))
     return python
