@@ -28,7 +28,6 @@ from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
 from .place import Place, current
 from .spec.identifiers import parse_uuid
-from .spec.lifecycle import State
 from .store import awaited
 from .store.expressions import JSONArrayHas
 
@@ -273,10 +272,10 @@ class JobHandle:
         with self._place.inside():
             moved = engine.run_now([self.id])
         self.refresh()
-        if not moved and self.state != State.AVAILABLE:
+        if not moved and self.state != "available":
             raise InvalidTransition(
                 f"Cannot run job in state '{self.state}' now"
-                + (": it waits for other jobs." if self.state == State.PENDING else "."),
+                + (": it waits for other jobs." if self.state == "pending" else "."),
                 job_id=str(self.id),
                 current_state=str(self.state),
             )
