@@ -4,6 +4,8 @@
 #   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
 #   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
+#   make test-sites  a small site in each of many conditions (a router, ATOMIC_REQUESTS, another
+#                 user model, django-unfold, …) on two versions of Django (ARGS="--help" shows options)
 #   make check    lint, format, types, layers, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
@@ -35,7 +37,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-fast test-django6 check lock docs release-check bench campaign clean
+.PHONY: help install run test test-fast test-django6 test-sites check lock docs release-check bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -89,6 +91,11 @@ test-django6:
 	$(BIN6)/python -c 'import django, platform; print("Django", django.__version__, "on Python", platform.python_version())'; \
 	OJS_TEST_DATABASE=$${OJS_TEST_DATABASE:-sqlite} $(BIN6)/python -m pytest $(PYTEST_ARGS) $(DJANGO6_TESTS)
 
+# Not part of CI: it installs packages that the tests do not have, and takes minutes.
+# `OJS_TEST_DATABASE=postgres make test-sites` gives the sites PostgreSQL.
+test-sites: install
+	$(BIN)/python -m tests.sites $(ARGS)
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -127,5 +134,5 @@ campaign: install
 	$(BIN)/python -m tests.campaign $(ARGS)
 
 clean:
-	rm -rf .venv .venv-django6 .venv-docs .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-django6 .venv-docs .venv-lock .venv-sites .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

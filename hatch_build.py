@@ -14,17 +14,11 @@ GENERATE = """
 import sys
 from pathlib import Path
 
-import django
-from django.conf import settings
+sys.path.append("docs")
 
-settings.configure(
-    SECRET_KEY="not used",
-    INSTALLED_APPS=["rest_framework", "jobs", "workers"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-    ROOT_URLCONF="workers.urls",
-    USE_TZ=True,
-)
-django.setup()
+from generate import set_up
+
+set_up()
 
 from workers.openapi.generate import document, written
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -143,9 +145,195 @@ def documented(module: ModuleType) -> Iterator[tuple[str, str]]:
                 yield name, words
 
 
+def events_page() -> str:
+    from jobs.record import vocabulary
+    from jobs.signals import SENT
+    from workers.signals import SENT as SENT_OF_WORKERS
+
+    sent = {
+        id(signal): f"{module}.{name}"
+        for module, names in (("jobs.signals", SENT), ("workers.signals", SENT_OF_WORKERS))
+        for name, signal in vars(importlib.import_module(module)).items()
+        if signal in names.values()
+    }
+    signals = SENT | SENT_OF_WORKERS
+    rows = [
+        f"| `{name}` | {cell(text)} | {signal_of(signals.get(name), sent)} |"
+        for name, text in vocabulary.TYPES.items()
+    ]
+    return "\n".join(
+        [
+            "# Events\n",
+            "The record of events is read with `GET /ojs/v1/events`, in the admin, and "
+            "[live](../realtime.md). "
+            + (inspect.getdoc(vocabulary) or "").partition("\n\n")[2].replace("\n", " "),
+            "",
+            "| event | what happened, and the members of `data` | signal |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def signal_of(signal: object, names: dict[int, str]) -> str:
+    return f"`{names[id(signal)]}`" if signal is not None else ""
+
+
+def metrics_page() -> str:
+    from workers.chores.metrics import FAMILIES
+
+    rows = [
+        f"| `{name}{'_total' if family.kind == 'counter' else ''}` | {family.kind} "
+        f"| {', '.join(f'`{label}`' for label in family.labels)} "
+        f"| {cell(f'{family.help} {family.note}')} |"
+        for name, family in FAMILIES.items()
+    ]
+    return "\n".join(
+        [
+            "# Metrics\n",
+            "What `GET /ojs/v1/metrics` exposes to Prometheus. [How to scrape it, and what the "
+            "numbers mean](../metrics.md).\n",
+            "| metric | kind | labels | |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def python_page() -> str:
+    """Every name of docs/api.md with its signature and docstring."""
+    parts = [
+        "# The Python API in full\n",
+        "The names of [the list](../api.md), in its order, with what their docstrings say.\n",
+    ]
+    seen: set[str] = set()
+    for heading, names in listed_names():
+        fresh = [name for name in names if name not in seen]
+        seen |= set(fresh)
+        if fresh:
+            parts += [f"## {heading}\n", *(entry(name) for name in fresh)]
+    return "\n".join(parts)
+
+
+def listed_names() -> Iterator[tuple[str, list[str]]]:
+    text = (Path(__file__).parent / "api.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        rows = re.findall(r"^\| (`(?:jobs|workers)\..*?) \|", section, re.M)
+        names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+        yield section.partition("\n")[0], names
+
+
+def entry(name: str) -> str:
+    found = resolved(name)
+    if inspect.ismodule(found):
+        exported = [one for one in getattr(found, "__all__", ()) if callable(getattr(found, one))]
+        members = {one: getattr(found, one) for one in exported}
+        return "\n".join([f"### {name}\n", docstring(found), *listing(members)])
+    if inspect.isclass(found):
+        head = f"class {name}{signature(found)}"
+        members = {} if is_model(found) else public_members(found)
+        return "\n".join([f"### {name}\n", code(head), docstring(found), *listing(members)])
+    if callable(found):
+        head = f"{'async ' if inspect.iscoroutinefunction(found) else ''}{name}{signature(found)}"
+        return "\n".join([f"### {name}\n", code(head), docstring(found)])
+    return ""
+
+
+def resolved(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
+
+
+def is_model(found: type) -> bool:
+    return hasattr(found, "_meta")
+
+
+def public_members(found: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in vars(found).items()
+        if not name.startswith("_")
+        and (isinstance(member, property) or (callable(member) and member.__doc__))
+    }
+
+
+def listing(members: dict[str, Any]) -> Iterator[str]:
+    for name, member in members.items():
+        if isinstance(member, property):
+            text = docstring(member).strip()
+            yield f"* `{name}`{f': {text}' if text else ''}"
+        else:
+            head = f"{name}{signature(member)}"
+            text = indented(docstring(member))
+            yield f"* `{'async ' if inspect.iscoroutinefunction(member) else ''}{head}`\n\n{text}"
+    yield ""
+
+
+class Plain(str):
+    """An annotation that is text, shown without quotes."""
+
+    __repr__ = str.__str__
+
+
+def signature(found: Any) -> str:
+    try:
+        given = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ""
+    parameters = [
+        parameter.replace(annotation=plain(parameter.annotation))
+        for parameter in given.parameters.values()
+        if parameter.name != "self"
+    ]
+    return str(
+        given.replace(parameters=parameters, return_annotation=plain(given.return_annotation))
+    )
+
+
+def plain(annotation: Any) -> Any:
+    return Plain(annotation) if isinstance(annotation, str) else annotation
+
+
+def code(text: str) -> str:
+    return f"```text\n{text}\n```\n"
+
+
+def docstring(found: Any) -> str:
+    """A docstring as Markdown: its sections of arguments and errors are lists."""
+    text = inspect.getdoc(found) or ""
+    if inspect.isclass(found) and not found.__doc__:
+        text = ""
+    lines: list[str] = []
+    in_section = False
+    for line in text.splitlines():
+        if re.fullmatch(r"(Args|Raises|Returns|Yields):", line):
+            lines += ["", f"*{line.rstrip(':')}*", ""]
+            in_section = True
+        elif in_section and re.match(r"    \S", line):
+            lines.append(re.sub(r"^    ([\w, ]+):", r"* `\1`:", line))
+        elif in_section and line.startswith("    "):
+            lines.append("  " + line.strip())
+        else:
+            in_section = False
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else "" for line in text.splitlines()) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings": settings_page,
     "commands": commands_page,
     "http": http_page,
     "signals": signals_page,
+    "events": events_page,
+    "metrics": metrics_page,
+    "python": python_page,
 }

@@ -23,7 +23,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import QuerySet
 
 from . import engine
-from .errors import InvalidRequest, JobNotFound, WaitTimeout, WorkflowNotFound
+from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
 from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
 from .place import Place, current
@@ -259,6 +259,31 @@ class JobHandle:
     async def aretry(self) -> JobHandle:
         """`retry()` for async code."""
         return await sync_to_async(self.retry)()
+
+    def run_now(self) -> JobHandle:
+        """End the wait of a scheduled, retryable or pending job; return this handle, read again.
+
+        It is available at once. An available job is left as it is.
+
+        Raises:
+            JobNotFound: it has been deleted.
+            InvalidTransition: it is active or has ended, or it waits for other jobs.
+        """
+        with self._place.inside():
+            moved = engine.run_now([self.id])
+        self.refresh()
+        if not moved and self.state != "available":
+            raise InvalidTransition(
+                f"Cannot run job in state '{self.state}' now"
+                + (": it waits for other jobs." if self.state == "pending" else "."),
+                job_id=str(self.id),
+                current_state=str(self.state),
+            )
+        return self
+
+    async def arun_now(self) -> JobHandle:
+        """`run_now()` for async code."""
+        return await sync_to_async(self.run_now)()
 
     def wait(self, *, timeout: Period | None = None) -> JobHandle:
         """Wait until it has ended; return this handle, read again. See `jobs.wait()`."""

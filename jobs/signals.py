@@ -21,7 +21,8 @@ jobs_completed = Signal()
 jobs_failed = Signal()
 """`outcomes`: one for each failed job."""
 jobs_reclaimed = Signal()
-"""`count`, `error_type`: jobs reclaimed; `discarded`: ids of the jobs that had no attempts left."""
+"""`count`, `error_type`: jobs reclaimed; `discarded`: ids of the jobs that had no attempts left;
+`returned`: ids of the others, which are available again."""
 jobs_cancelled = Signal()
 """`job_ids`."""
 jobs_promoted = Signal()

@@ -78,6 +78,7 @@ LEFT_OUT = [
     # The stand-alone project and its deployment, which have one database.
     "campaign",
     "project",
+    "sites",
     "test_database_url.py",
     "test_packaging.py",
     "test_readme.py",

@@ -164,7 +164,7 @@ def enqueue() -> UUID | None:
     assert_type(handle.progress, float | None)
     assert_type(handle.errors, list[jobs.AttemptError])
     assert_type(handle.errors[0].backtrace, list[str] | None)
-    assert_type(handle.refresh().cancel(reason="no").retry(), jobs.JobHandle)
+    assert_type(handle.refresh().cancel(reason="no").retry().run_now(), jobs.JobHandle)
     assert_type(jobs.wait(handle.id, timeout=timedelta(seconds=3)), jobs.JobHandle)
     assert_type(jobs.find(type="a", queue="b", tag="c", state="active"), list[jobs.JobHandle])
     many = jobs.enqueue_many([{"type": "a", "args": [1]}, {"type": "b"}])
@@ -199,7 +199,7 @@ async def asynchronous() -> None:
     assert_type(await jobs.aenqueue_many([{"type": "a"}]), Sequence[jobs.JobHandle | None])
     assert_type(await jobs.aget_workflow(handle.id), jobs.WorkflowHandle)
     assert_type(await testing.arun_jobs("mail", max_jobs=3), int)
-    await (await handle.acancel()).aretry()
+    await (await (await handle.acancel()).aretry()).arun_now()
     await jobs.acancel(handle.id, reason="no")
 """
 

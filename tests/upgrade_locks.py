@@ -22,8 +22,8 @@ from tests.database import atomic, connection
 APPS = ("ojs_jobs", "ojs_workers")
 STRONG = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
 """Locks that keep others from writing; in order of their strength."""
-LARGE = ("ojs_jobs_job", "ojs_jobs_joberror", "ojs_jobs_event")
-"""The tables that grow with the number of jobs."""
+LARGE = ("ojs_jobs_job", "ojs_jobs_joberror", "ojs_jobs_event", "ojs_jobs_operatoraction")
+"""The tables that grow with the number of jobs, or of what operators do to them."""
 WITHOUT_A_TRANSACTION = "CONCURRENTLY"
 LOOK = """
     SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0), pg_relation_filenode(relid),
@@ -77,13 +77,15 @@ def fill(rows: int) -> None:
     state = executor.loader.project_state([(app, "0001_initial") for app in APPS])
     now = timezone.now()
     times = dict.fromkeys(("created_at", "enqueued_at", "finished_at"), now)
-    jobs, errors, events = (
-        state.apps.get_model("ojs_jobs", name) for name in ("Job", "JobError", "Event")
+    jobs, errors, events, actions = (
+        state.apps.get_model("ojs_jobs", name)
+        for name in ("Job", "JobError", "Event", "OperatorAction")
     )
     job = jobs.objects.create(type="email.send", state="completed", **times)
     errors.objects.create(job=job, attempt=1, type="ValueError", occurred_at=now)
     events.objects.create(type="job.completed", subject=str(job.pk), time=now)
-    for model in (jobs, errors, events):
+    actions.objects.create(verb="refuse_request", count=1, done_at=now)
+    for model in (jobs, errors, events, actions):
         multiply(model, rows)
 
 

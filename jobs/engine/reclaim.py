@@ -61,5 +61,6 @@ def _reclaim(
             count=reclaimed.number,
             error_type=cause.type,
             discarded=reclaimed.discarded,
+            returned=reclaimed.returned,
         )
     return reclaimed.number

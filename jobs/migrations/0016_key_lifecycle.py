@@ -50,8 +50,4 @@ class Migration(migrations.Migration):
             name='rotated_at',
             field=models.DateTimeField(blank=True, editable=False, null=True),
         ),
-        migrations.AddIndex(
-            model_name='operatoraction',
-            index=models.Index(condition=models.Q(('verb', 'refuse_request')), fields=['done_at'], name='ojs_action_refused'),
-        ),
     ]

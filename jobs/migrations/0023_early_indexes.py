@@ -5,7 +5,7 @@ from jobs.store.indexes import AddIndexConcurrently
 
 class Migration(migrations.Migration):
 
-    # Earlier releases made these in 0002 and 0003, under a lock that stops writes. Indexes that
+    # Earlier releases made these in 0002, 0003 and 0016, under a lock that stops writes. Indexes that
     # exist are kept; an upgrade from a release before those makes them beside the running servers.
     atomic = False
 
@@ -21,6 +21,10 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             model_name='joberror',
             index=models.Index(models.F('occurred_at'), name='ojs_joberror_time'),
+        ),
+        AddIndexConcurrently(
+            model_name='operatoraction',
+            index=models.Index(condition=models.Q(('verb', 'refuse_request')), fields=['done_at'], name='ojs_action_refused'),
         ),
         AddIndexConcurrently(
             model_name='job',

@@ -125,6 +125,8 @@ class Reclaimed(NamedTuple):
     """How many jobs."""
     discarded: list[UUID]
     """Jobs without an attempt left."""
+    returned: list[UUID]
+    """The others, which are available again."""
     ended: list[UUID]
     """Those of the discarded jobs that have dependents or a workflow."""
     begun: list[UUID]

@@ -297,6 +297,7 @@ class PortableStore:
         return Reclaimed(
             len(jobs),
             [job.pk for job in spent],
+            [job.pk for job in again],
             [job.pk for job in spent if job.followed],
             [job.pk for job in again if "enqueue_ttl" in (job.attributes or {})],
         )

@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +45,7 @@ SMOKE: dict[str, Any] = {
 }
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
     parser.add_argument("--database", choices=DATABASES, help="only this one (default: both)")
     parser.add_argument(
@@ -75,7 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def plan_of(options: argparse.Namespace, database_url: str) -> Plan:

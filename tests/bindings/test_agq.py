@@ -463,7 +463,7 @@ r.brpop("queue:nothing", 0)
 def test_the_worker_of_the_page_runs_what_its_line_pushes(connect, guarded, tmp_path, capsys):
     page = (processes.ROOT / "docs" / "protocols" / "agq.md").read_text()
     script = page.partition("```python\n")[2].partition("```\n")[0]
-    (line,) = re.findall(r"^    redis-cli -p 6380 (LPUSH .*)$", page, re.MULTILINE)
+    (line,) = re.findall(r"^redis-cli -p 6380 (LPUSH .*)$", page, re.MULTILINE)
     call_command("createsessionkey", f"worker-{socket.gethostname().split('.')[0]}")
     key = capsys.readouterr().out.strip()
     producer = Client(guarded.port, password=make_key("shop", scopes=["produce"])[1])

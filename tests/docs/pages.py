@@ -9,8 +9,14 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GENERATED = ROOT / "docs" / "reference"
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if page.parent != GENERATED
+)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->$")
+RUN_IN = re.compile(r"<!-- run in (tests/[\w/]+\.py) -->$")
 FENCE = re.compile(
     r"(?:^ *(?P<mark><!-- .*? -->)\n)?"
     r"^(?P<indent> *)```(?P<language>[\w{}-]*)\n(?P<text>.*?)^(?P=indent)```$",
@@ -28,6 +34,12 @@ class Block:
     @property
     def is_run(self) -> bool:
         return NOT_RUN.match(self.mark) is None
+
+    @property
+    def run_in(self) -> str:
+        """The test that runs it, if one of its own does."""
+        found = RUN_IN.match(self.mark)
+        return found[1] if found else ""
 
 
 def blocks(page: Path) -> list[Block]:

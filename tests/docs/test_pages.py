@@ -15,7 +15,7 @@ from .pages import PAGES, ROOT
 
 pytestmark = once_is_enough
 
-GENERATED = {"settings", "commands", "http", "signals"}
+GENERATED = {"settings", "commands", "http", "signals", "events", "metrics", "python"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -41,8 +41,7 @@ def test_every_page_is_in_the_navigation():
     }
     generated = {ROOT / "docs" / "reference" / f"{name}.md" for name in GENERATED}
 
-    written = {page for page in PAGES if page.parent != ROOT / "docs" / "reference"}
-    assert named == (written | generated) - {index}
+    assert named == {*PAGES, *generated} - {index}
 
 
 def test_the_reference_pages_are_written_from_the_code(tmp_path):
@@ -61,6 +60,12 @@ def test_the_reference_pages_are_written_from_the_code(tmp_path):
     assert "## runjobworker" in text["commands"] and "| `--queues` |" in text["commands"]
     assert "| `POST /ojs/v1/jobs` |" in text["http"]
     assert "| `jobs_completed` | `job_ids`" in text["signals"]
+    assert (
+        "| `job.completed` | It was acknowledged. `duration_ms`. | `jobs.signals.jobs_comp"
+        in (text["events"])
+    )
+    assert "| `ojs_job_enqueued_total` | counter | `queue`, `type` |" in text["metrics"]
+    assert "### jobs.enqueue\n" in text["python"] and "* `InvalidTransition`: " in text["python"]
 
 
 def test_every_claim_of_the_comparison_leads_to_what_shows_it():

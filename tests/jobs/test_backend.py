@@ -458,7 +458,7 @@ def test_checks_are_silent_for_a_good_one():
     assert run_checks(tags=["ojs"]) == []
 
 
-# A worker that died (`task_finished` is sent by the process that discards its job)
+# A worker that died (`task_finished` is sent by the process that takes its job back)
 
 
 def test_the_end_of_a_task_whose_worker_died_is_signalled(
@@ -468,14 +468,35 @@ def test_the_end_of_a_task_whose_worker_died_is_signalled(
     jobs.enqueue("in.go.only", max_attempts=1)
     Job.objects.update(max_attempts=2)
 
-    for attempt in (1, 2):
+    for end in ("READY", "FAILED"):
         engine.claim(["default"], worker_id="died", count=2)
         heard.clear()
         with django_capture_on_commit_callbacks(execute=True):
             assert engine.reclaim(["died"]) == 2
-        assert heard == ([("finished", "FAILED")] if attempt == 2 else [])
+        assert heard == [("finished", end)]
 
     assert shop.add.get_backend().get_result(result.id).status == TaskResultStatus.FAILED
+
+
+def test_the_end_of_an_attempt_is_signalled_as_such_even_if_the_next_one_has_begun(
+    db, shop, django_capture_on_commit_callbacks
+):
+    shop.add.enqueue(1, 2)
+    engine.claim(["default"], worker_id="died")
+    heard = []
+
+    def receive(sender, task_result, **kwargs):
+        heard.append((task_result.status, len(task_result.errors), task_result.is_finished))
+
+    task_finished.connect(receive)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            assert engine.reclaim(["died"]) == 1
+            engine.claim(["default"], worker_id="next")
+    finally:
+        task_finished.disconnect(receive)
+
+    assert heard == [(TaskResultStatus.READY, 1, False)]
 
 
 # Beside other backends, and other names of queues

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,12 +11,13 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, signals
 from jobs.models import Event, Job
-from jobs.record import events
+from jobs.record import events, vocabulary
 from jobs.spec.validation import new_job
 from tests.database import another_connection, atomic, connection
 from tests.factories import JobFactory
+from tests.processes import ROOT
 
 MOMENT = datetime(2026, 2, 12, 10, 30, 5, 123_456, tzinfo=UTC)
 
@@ -337,3 +340,51 @@ def test_a_transaction_sees_its_own_events(transactional_db):
         record(subject="mine")
 
         assert subjects() == ["mine"]
+
+
+# The vocabulary
+
+
+KIND = r"(?:job|queue|workflow|cron|worker|priority|progress|backpressure|rate_limit)\.[a-z_]+"
+
+
+def written_kinds() -> set[str]:
+    """The types of events that the code writes: in calls like `job_event("job.started", …)`."""
+    found: set[str] = set()
+    for file in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]:
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("_event"):
+                names = [
+                    node.value
+                    for argument in call.args[:1]
+                    for node in ast.walk(argument)
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                ]
+                found |= {name for name in names if re.fullmatch(KIND, name)}
+    for file in (ROOT / "jobs" / "store").rglob("*.sql"):
+        found |= set(re.findall(f"'({KIND})'", file.read_text()))
+    return found
+
+
+def test_every_type_of_event_that_is_written_is_in_the_vocabulary():
+    assert len(written_kinds()) > 30
+    assert written_kinds() <= vocabulary.TYPES.keys()
+
+
+def test_every_type_of_the_vocabulary_is_written_somewhere():
+    code = "".join(
+        file.read_text()
+        for app in ("jobs", "workers")
+        for kind in ("py", "sql")
+        for file in (ROOT / app).rglob(f"*.{kind}")
+        if file.name != "vocabulary.py"
+    )
+    # Those of a workflow's jobs are put together from two parts.
+    parts = {f"workflow.{of}_{what}" for of in ("job", "step") for what in ("completed", "failed")}
+
+    assert {
+        kind
+        for kind in vocabulary.TYPES
+        if f'"{kind}"' not in code and f"'{kind}'" not in code and kind not in parts
+    } == set()
+    assert all(name in vocabulary.TYPES for name in (*signals.SENT, *events.STATE_OF))

@@ -173,14 +173,49 @@ def test_a_job_is_cancelled_and_retried_by_its_handle():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("state", ["scheduled", "retryable", "pending"])
+def test_a_job_that_waits_is_available_at_once(state):
+    handle = jobs.get(JobFactory(**{state: True}).pk)
+
+    assert handle.run_now().state == "available"
+    assert claimed().id == handle.id
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_available_stays_so_and_others_cannot_be_made_so():
+    handle = jobs.enqueue("email.send")
+    assert handle.run_now().state == "available"
+    claimed()
+
+    with pytest.raises(InvalidTransition, match="state 'active'"):
+        handle.run_now()
+
+
+@pytest.mark.django_db
+def test_a_job_that_waits_for_others_is_not_run_now():
+    first, second = jobs.job("a"), jobs.job("b")
+    made = jobs.graph(first, second.after(first)).enqueue().jobs()
+    (waiting,) = (job for job in made if job.type == "b")
+
+    with pytest.raises(InvalidTransition, match="it waits for other jobs"):
+        waiting.run_now()
+
+
+def test_a_job_in_memory_is_run_now(fake_jobs):
+    handle = jobs.enqueue("email.send", scheduled_at=timedelta(hours=1))
+
+    assert handle.run_now().state == "available"
+
+
+@pytest.mark.django_db
 def test_async_code_reads_and_changes_too():
     async def story() -> list[Any]:
         handle = await jobs.aenqueue("email.send", [1], queue="mail")
         again = await jobs.aget(handle.id)
         states = [again.state, (await again.acancel()).state, (await again.aretry()).state]
-        return [*states, (await handle.arefresh()).state]
+        return [*states, (await again.arun_now()).state, (await handle.arefresh()).state]
 
-    assert async_to_sync(story)() == ["available", "cancelled", "available", "available"]
+    assert async_to_sync(story)() == ["available", "cancelled", *["available"] * 3]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -105,6 +105,20 @@ def test_discarded_jobs_are_retried_and_no_others():
         run("retry", str(dead.pk))
 
 
+def test_jobs_that_wait_are_run_now_and_no_others():
+    one, two = JobFactory(scheduled=True, queue="a"), JobFactory(retryable=True, queue="b")
+
+    assert run("run", str(one.pk)).strip() == "1 made available."
+    assert as_json("run", "--queue", "b") == {"available": 1}
+
+    for job in (one, two):
+        job.refresh_from_db()
+        assert job.state == "available"
+    assert {action.verb for action in OperatorAction.objects.all()} == {"run_job"}
+    with pytest.raises(CommandError, match="1 of the jobs could not be made available"):
+        run("run", str(one.pk))
+
+
 def test_the_tail_shows_what_happened():
     jobs.enqueue("email.send", queue="mail")
     jobs.enqueue("report.build")

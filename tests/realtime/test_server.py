@@ -62,7 +62,7 @@ def test_the_guides_curl_session_prints_what_it_says(database_url, tmp_path, sec
     ((name, data),) = events_of(printed)
     assert printed.startswith("retry: 3000\nid: evt_")
     assert (name, data["from"], data["to"]) == ("job.state_changed", "available", "cancelled")
-    shown = re.search(r"^```\n(retry:.*?)```", GUIDE, re.S | re.M)[1]
+    shown = re.search(r"^```text\n(retry:.*?)```", GUIDE, re.S | re.M)[1]
     ((shown, example),) = events_of(f"{shown}\n")
     assert (shown, example.keys()) == (name, data.keys())
 

@@ -8,13 +8,15 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import ROOT, eventually
+from tests.processes import PATIENCE, ROOT, eventually
 from tests.workers.site import Shop, ends_with, tell, worker_becomes
+from workers.models import Worker
 
 GUIDE = (ROOT / "docs" / "worker.md").read_text()
 
@@ -102,3 +104,21 @@ def test_the_guide_names_tests_that_exist():
 
     assert len(quoted) > 20
     assert [p for p in patterns if not any(re.fullmatch(p, name) for name in names)] == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_embeds_a_worker_as_the_page_shows():
+    (code,) = re.findall(r"```python\n(import threading.*?)```", GUIDE, re.S)
+    before, _, after = code.partition("\n...\n")
+    threads = set(threading.enumerate())
+    names: dict[str, Any] = {}
+
+    exec(before, names)
+    try:
+        eventually(lambda: Worker.objects.live().exists())
+    finally:
+        exec(after, names)
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(PATIENCE)
+
+    assert not Worker.objects.live().exists()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.conf import ojs_settings
 from jobs.models import JobCounter, Queue
@@ -27,14 +27,69 @@ STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
 """States of unfinished jobs. Counters cover the finished ones."""
 PLAIN = "text/plain"
 
-COUNTERS = {
-    "enqueued": "Total jobs enqueued.",
-    "completed": "Total jobs that reached the state completed.",
-    "failed": "Total jobs that reached the state discarded.",
-    "retried": "Total retry attempts.",
-    "cancelled": "Total cancellations.",
-    "expired": "Total jobs expired via TTL.",
+
+class Family(NamedTuple):
+    """A metric: its kind, what Prometheus shows of it, and its labels."""
+
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    note: str = ""
+    """What the reference page adds."""
+
+
+_OF_TYPES = ("queue", "type")
+FAMILIES = {
+    "ojs_job_enqueued": Family(
+        "counter",
+        "Total jobs enqueued.",
+        _OF_TYPES,
+        "Each job once, when it enters its queue or its schedule; a pending job when activated.",
+    ),
+    "ojs_job_completed": Family(
+        "counter", "Total jobs that reached the state completed.", _OF_TYPES
+    ),
+    "ojs_job_failed": Family(
+        "counter", "Total jobs that reached the state discarded.", _OF_TYPES, "For whatever reason."
+    ),
+    "ojs_job_retried": Family("counter", "Total retry attempts.", _OF_TYPES),
+    "ojs_job_cancelled": Family("counter", "Total cancellations.", _OF_TYPES),
+    "ojs_job_expired": Family("counter", "Total jobs expired via TTL.", _OF_TYPES),
+    "ojs_job_duration_seconds": Family(
+        "histogram",
+        "Job processing duration, from active to a terminal state.",
+        (*_OF_TYPES, "state"),
+        "The last attempt of jobs that reached a terminal state.",
+    ),
+    "ojs_job_queue_time_seconds": Family(
+        "histogram", "Time from being available to the start of the first attempt.", _OF_TYPES
+    ),
+    "ojs_queue_depth": Family(
+        "gauge",
+        "Unfinished jobs of a queue by state.",
+        ("queue", "state"),
+        "`available`, `scheduled`, `retryable`, `active`.",
+    ),
+    "ojs_queue_oldest_seconds": Family(
+        "gauge", "Wait of the job that waits longest.", ("queue",), "Of those that are available."
+    ),
+    "ojs_workers_busy": Family("gauge", "Jobs being executed.", ("queue",)),
+    "ojs_queue_wanted_workers": Family(
+        "gauge",
+        "Workers a queue wants (autoscaling).",
+        ("queue",),
+        "[How it is computed](../metrics.md#how-many-workers-a-queue-needs).",
+    ),
+    "ojs_workers_active": Family("gauge", "Running workers."),
+    "ojs_reaper_last_seen_timestamp_seconds": Family(
+        "gauge",
+        "When any reaper was last seen.",
+        note="If `time() - …` exceeds a minute, no reaper is running.",
+    ),
 }
+"""Every metric (OJS observability §8). Prometheus adds `_total` to the names of counters."""
+COUNTERS = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
+"""Columns of `JobCounter`."""
 
 
 def is_installed() -> bool:
@@ -74,25 +129,14 @@ class Collector:
 
 
 def _counters() -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
     rows = list(JobCounter.objects.order_by("queue", "job_type"))
-    labels = ["queue", "type"]
-    for column, description in COUNTERS.items():
-        family = CounterMetricFamily(f"ojs_job_{column}", description, labels=labels)
+    for column in COUNTERS:
+        family = _family(f"ojs_job_{column}")
         for row in rows:
             family.add_metric([row.queue, row.job_type], getattr(row, column))
         yield family
-    durations = HistogramMetricFamily(
-        "ojs_job_duration_seconds",
-        "Job processing duration, from active to a terminal state.",
-        labels=[*labels, "state"],
-    )
-    waits = HistogramMetricFamily(
-        "ojs_job_queue_time_seconds",
-        "Time from being available to the start of the first attempt.",
-        labels=labels,
-    )
+    durations = _family("ojs_job_duration_seconds")
+    waits = _family("ojs_job_queue_time_seconds")
     for row in rows:
         for state, histogram in sorted(row.durations.items()):
             buckets = _buckets(histogram, counters.DURATION_BUCKETS)
@@ -113,20 +157,12 @@ def _buckets(histogram: Any, bounds: tuple[float, ...]) -> list[tuple[str, float
 
 
 def _gauges() -> Iterator[Any]:
-    from prometheus_client.core import GaugeMetricFamily
-
     names = list(Queue.objects.order_by("name").values_list("pk", flat=True)[:MOST_QUEUES])
     found = dashboard.depths(names)
-    depth = GaugeMetricFamily(
-        "ojs_queue_depth", "Unfinished jobs of a queue by state.", labels=["queue", "state"]
-    )
-    oldest = GaugeMetricFamily(
-        "ojs_queue_oldest_seconds", "Wait of the job that waits longest.", labels=["queue"]
-    )
-    busy = GaugeMetricFamily("ojs_workers_busy", "Jobs being executed.", labels=["queue"])
-    wanted = GaugeMetricFamily(
-        "ojs_queue_wanted_workers", "Workers a queue wants (autoscaling).", labels=["queue"]
-    )
+    depth = _family("ojs_queue_depth")
+    oldest = _family("ojs_queue_oldest_seconds")
+    busy = _family("ojs_workers_busy")
+    wanted = _family("ojs_queue_wanted_workers")
     now = clock.now()
     for name in names:
         for state in STATES:
@@ -138,11 +174,17 @@ def _gauges() -> Iterator[Any]:
         wanted.add_metric([demand.queue], demand.wanted_workers)
     yield from (depth, oldest, busy, wanted)
     running = Worker.objects.live().filter(state=WorkerState.RUNNING).count()
-    yield GaugeMetricFamily("ojs_workers_active", "Running workers.", value=running)
+    yield _family("ojs_workers_active", value=running)
     seen = reaper.last_seen()
     if seen is not None:
-        yield GaugeMetricFamily(
-            "ojs_reaper_last_seen_timestamp_seconds",
-            "When any reaper was last seen.",
-            value=seen.timestamp(),
-        )
+        yield _family("ojs_reaper_last_seen_timestamp_seconds", value=seen.timestamp())
+
+
+def _family(name: str, **more: Any) -> Any:
+    """Return the empty family `name` of prometheus_client."""
+    from prometheus_client import core
+
+    known = FAMILIES[name]
+    kind = getattr(core, f"{known.kind.capitalize()}MetricFamily")
+    labels = {"labels": list(known.labels)} if known.labels else {}
+    return kind(name, known.help, **labels, **more)

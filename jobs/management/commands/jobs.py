@@ -4,6 +4,7 @@
     manage.py jobs show 019539a4-0000-7000-8000-000000000001
     manage.py jobs enqueue email.send '["ann@example.com"]' --queue mail
     manage.py jobs retry --state discarded --type email.send
+    manage.py jobs run 019539a4-0000-7000-8000-000000000001
     manage.py jobs tail --type email.send
 
 `--json` prints JSON: an array or an object; of `tail`, an object on each line.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +33,8 @@ from jobs.errors import OJSError
 from jobs.handles import JobHandle
 from jobs.models import Event, Job
 from jobs.record import events
-from jobs.spec.lifecycle import State
+from jobs.spec.lifecycle import Event as Transition
+from jobs.spec.lifecycle import State, sources
 from jobs.spec.timestamps import format_timestamp
 from jobs.store.database import atomic
 
@@ -41,6 +43,7 @@ HELP = {
     "show": "show one job, with its errors",
     "enqueue": "enqueue a job",
     "retry": "give discarded jobs, or cancelled ones named by id, fresh attempts",
+    "run": "make jobs that wait for their time, a retry or an activation available now",
     "cancel": "cancel unfinished jobs",
     "tail": "show what happens to jobs, as it happens, until Ctrl-C",
 }
@@ -49,6 +52,10 @@ LOOK_EVERY = 0.5
 """Seconds between two looks of `tail`."""
 WIDTH = 80
 """Width of the output if it is not a terminal."""
+WAITING = [
+    *sources(Transition.TIMER, State.AVAILABLE),
+    *sources(Transition.ACTIVATE, State.AVAILABLE),
+]
 UNFINISHED = sorted(
     state for state in State if state not in ("completed", "cancelled", "discarded")
 )
@@ -72,7 +79,7 @@ class Command(BaseCommand):
             sub.add_argument("--json", action="store_true", help="print JSON")
             if verb == "show":
                 sub.add_argument("id")
-            if verb in ("retry", "cancel"):
+            if verb in ("retry", "run", "cancel"):
                 sub.add_argument("id", nargs="*")
                 sub.add_argument("--reason", default="", help="for the record")
             if verb == "enqueue":
@@ -80,10 +87,10 @@ class Command(BaseCommand):
                 sub.add_argument("arguments", nargs="?", default="[]", help="a JSON array")
                 sub.add_argument("--queue")
                 sub.add_argument("--options", default="{}", help="more options, a JSON object")
-            if verb in ("list", "retry", "cancel", "tail"):
+            if verb in ("list", "retry", "run", "cancel", "tail"):
                 sub.add_argument("--type")
                 sub.add_argument("--queue")
-            if verb in ("list", "retry", "cancel"):
+            if verb in ("list", "retry", "run", "cancel"):
                 sub.add_argument("--tag")
                 sub.add_argument("--state", choices=[str(state) for state in State])
             if verb == "list":
@@ -194,12 +201,15 @@ class Command(BaseCommand):
             self.stdout.write(str(job.id))
 
     def _retry(self) -> None:
-        self._act("retry_job", "retried", State.DISCARDED)
+        self._act("retry_job", "retried", [State.DISCARDED])
+
+    def _run(self) -> None:
+        self._act("run_job", "made available", WAITING)
 
     def _cancel(self) -> None:
-        self._act("cancel_job", "cancelled", None)
+        self._act("cancel_job", "cancelled", UNFINISHED)
 
-    def _act(self, verb: str, word: str, state: str | None) -> None:
+    def _act(self, verb: str, word: str, states: Collection[str]) -> None:
         """Act on the given jobs, or on all that match, in batches."""
         named = [handles.identified(text) for text in self.options["id"]]
         wanted = self._wanted()
@@ -208,10 +218,12 @@ class Command(BaseCommand):
         if named and wanted:
             raise CommandError("Give ids or conditions, not both.")
         done = 0
-        for ids in [named] if named else self._batches(wanted, state):
+        for ids in [named] if named else self._batches(wanted, states):
             with atomic():
                 if verb == "retry_job":
                     moved = engine.retry(ids, cancelled=bool(named))
+                elif verb == "run_job":
+                    moved = len(engine.run_now(ids))
                 else:
                     reason = self.options["reason"]
                     moved = len(engine.cancel_jobs(ids, reason=reason))
@@ -224,16 +236,15 @@ class Command(BaseCommand):
             if not named and self.stderr.isatty():
                 self.stderr.write(f"\r{done} {word}", style_func=str, ending="")
         if self.options["json"]:
-            self._print({word: done})
+            self._print({word.split()[-1]: done})
         else:
             self.stdout.write(f"{done} {word}.")
         if named and done < len(set(named)):
             raise CommandError(f"{len(set(named)) - done} of the jobs could not be {word}.")
 
-    def _batches(self, wanted: dict[str, Any], state: str | None) -> Iterator[list[Any]]:
+    def _batches(self, wanted: dict[str, Any], states: Collection[str]) -> Iterator[list[Any]]:
         """Yield the ids of the matching jobs, as they are now, a batch at a time."""
-        rows = handles.matching(**wanted)
-        rows = rows.filter(state=state) if state else rows.filter(state__in=UNFINISHED)
+        rows = handles.matching(**wanted).filter(state__in=states)
         last = None
         while True:
             batch = rows if last is None else rows.filter(pk__gt=last)

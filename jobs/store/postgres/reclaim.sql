@@ -90,5 +90,6 @@ CROSS JOIN LATERAL (VALUES
 SELECT (SELECT count(*) FROM lost),
        (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
        (SELECT array_agg(id) FROM judged WHERE NOT again),
+       (SELECT array_agg(id) FROM returned),
        (SELECT array_agg(id) FROM returned WHERE had_to_start)
   FROM woken;

@@ -1,0 +1,79 @@
+"""The types of events in the record: what each says happened, and the members of its data.
+
+Beside `data` every event has its time and its subject: the id of a job, a workflow or a worker, or
+the name of a queue, a rate limit or a schedule. Events about jobs also have their queue, type and
+attempt.
+"""
+
+from __future__ import annotations
+
+TYPES = {
+    # Jobs (OJS events §3.1)
+    "job.scheduled": "A job was enqueued for later, or put off by a rate limit. "
+    "`scheduled_at`, `priority`.",
+    "job.enqueued": "A job became available: new (`priority`), due, activated, or retried by an "
+    "operator (`retried`). `previous_state` unless it is new or due.",
+    "job.started": "A worker claimed it: an attempt begins.",
+    "job.heartbeat": "Its visibility timeout began anew. `visible_until`.",
+    "job.progress": "Its worker reported progress, at most once a second. `progress_percent`, "
+    "`progress_message`, and the members of the next event.",
+    "progress.updated": "The same report under the name in OJS progress. `progress`, `message`, "
+    "`data`.",
+    "job.completed": "It was acknowledged. `duration_ms`.",
+    "job.failed": "An attempt failed. `error` with `retryable`, and the `state` that follows.",
+    "job.retrying": "Another attempt follows. `error`, `max_attempts`, `next_retry_at`.",
+    "job.stalled": "Its visibility timeout passed. `timeout_kind`, `limit_seconds`, "
+    "`elapsed_seconds`.",
+    "job.timeout": "It ran longer than its `timeout`. As above.",
+    "job.total_timeout": "Its `total_timeout` passed. As above.",
+    "job.ttl_expired": "Its `enqueue_ttl` passed before it began. As above.",
+    "job.expired": "It was discarded because its `expires_at` passed. `created_at`, `expired_at`, "
+    "`ttl_ms`.",
+    "job.retry_exhausted": "It failed and has no attempts left. `total_attempts`, `last_error`.",
+    "job.discarded": "It failed for good. `total_attempts`, `last_error`.",
+    "job.dead_lettered": "It was kept in the dead letter. `total_attempts`, `last_error`.",
+    "job.cancelled": "It was cancelled. `previous_state`; `cancelled_by`, `reason` if known.",
+    "priority.changed": "`previous_priority`, `new_priority`.",
+    # Queues (§3.2), bounds
+    "queue.created": "A queue was created before its first job.",
+    "queue.paused": "A queue hands out no jobs. `paused_by`, `reason`.",
+    "queue.draining": "A queue accepts no new jobs.",
+    "queue.resumed": "A queue hands out and accepts jobs again. `resumed_by`.",
+    "queue.config_updated": "The policy of a queue, or the default one, changed. `changed`.",
+    "queue.deleted": "A queue was deleted. `strategy`.",
+    "queue.full": "An enqueue was refused because the queue was full. `depth`, `bound`.",
+    "queue.overflow": "Old jobs were discarded to make room. `dropped`.",
+    "backpressure.rejected": "The same under the name in OJS backpressure. `job_type` as well.",
+    "backpressure.dropped": "One of the jobs of `queue.overflow`. `job_id`, `job_type`.",
+    "backpressure.warning": "A queue is nearly full. `depth`, `bound`.",
+    "backpressure.cleared": "It no longer is. `depth`, `bound`.",
+    # Rate limits
+    "rate_limit.exceeded": "Jobs wait for a rate limit. `key`, `strategy`, `limit`, `current`.",
+    "rate_limit.released": "A job that waited for one begins. `key`, `strategy`, `job_id`.",
+    "rate_limit.dropped": "A job was discarded by a rate limit. `key`, `job_id`, `job_type`.",
+    "rate_limit.dynamic_adjusted": "A limit was changed while it is in use. `key` and the change.",
+    # Workflows (§3.3)
+    "workflow.created": "`workflow_id`, `workflow_type`, `workflow_name`, `jobs`.",
+    "workflow.started": "Its first job began. As above, and `total_steps`.",
+    "workflow.step_completed": "A step of a chain or graph completed. `job_id`, `step_type`, "
+    "`step_index`, `step_id`, `state`, `duration_ms`, `steps_remaining`.",
+    "workflow.step_failed": "A step of a chain or graph failed. As above.",
+    "workflow.job_completed": "A job of a group or batch completed. `job_id`, `step_type`, "
+    "`step_index`, `step_id`, `state`, `duration_ms`.",
+    "workflow.job_failed": "A job of a group or batch failed. As above.",
+    "workflow.callback_fired": "A callback of a batch was enqueued. `callback`, `job_id`.",
+    "workflow.completed": "It ended well.",
+    "workflow.failed": "It ended with a failure.",
+    "workflow.cancelled": "It was cancelled.",
+    # Schedules (§3.5)
+    "cron.triggered": "A schedule enqueued a job. `cron_name`, `cron_expression`, `timezone`, "
+    "`job_type`, `job_id`, `run_count`, `scheduled_at`, `actual_time`.",
+    "cron.skipped": "An occurrence of a schedule enqueued no job. `cron_name`, `cron_expression`, "
+    "`timezone`, `job_type`, `scheduled_time`, `reason`.",
+    # Workers (§3.4)
+    "worker.started": "It registered. `queues`, `concurrency`.",
+    "worker.quiet": "It reports that it takes no more jobs. `active_jobs`.",
+    "worker.heartbeat": "It was heard (`RECORD_HEARTBEATS`).",
+    "worker.stopped": "It left (`reason`: `shutdown`; `uptime_ms`) or died (`error`).",
+    "worker.alert": "A Rota worker sent a message for operators. `message`, `level`.",
+}
