@@ -29,6 +29,7 @@ OPERATES = frozenset(
         "register_spec",
         "pause_queue",
         "maintenance",
+        "acknowledge_alert",
     }
 )
 """What an operator may do beyond viewing: nothing that deletes a queue or shows a secret."""

@@ -46,6 +46,8 @@ VERBS = {
     "register_spec": _("registered or withdrew job specs"),
     "manage_keys": _("managed API keys"),
     "maintenance": _("switched maintenance mode"),
+    "manage_alerts": _("managed alert rules"),
+    "acknowledge_alert": _("acknowledged alerts"),
     REFUSED: _("was refused (401, 403)"),
 }
 
