@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -14,6 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs.http import outbound
+from jobs.spec.schedules import InvalidSchedule, read_zone
 from jobs.spec.validation import QUEUE_PATTERN, WIRE_TYPE_PATTERN
 
 from ..alerts.problems import Kind, Parameter
@@ -114,6 +114,7 @@ class AlertRuleForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._secret = self.instance.webhook_secret
         for parameter in self.kind.parameters:
             self.initial.setdefault(
                 PREFIX + parameter.name,
@@ -130,8 +131,8 @@ class AlertRuleForm(forms.ModelForm):
         name: str = self.cleaned_data["timezone"]
         try:
             if name:
-                ZoneInfo(name)
-        except (OSError, ValueError):
+                read_zone(name)
+        except InvalidSchedule:
             raise ValidationError(gettext("There is no such time zone.")) from None
         return name
 
@@ -186,10 +187,8 @@ class AlertRuleForm(forms.ModelForm):
         data = self.cleaned_data
         rule.kind = self.kind.name
         rule.limits = {each.name: data[PREFIX + each.name] for each in self.kind.parameters}
-        if data.get("webhook_secret"):
-            rule.webhook_secret = data["webhook_secret"]
-        elif data.get("forget_secret"):
-            rule.webhook_secret = ""
+        if not data.get("webhook_secret") and not data.get("forget_secret"):
+            rule.webhook_secret = self._secret
         if commit:
             rule.save()
         return rule
