@@ -51,10 +51,10 @@ def test_an_alert_is_announced_once_when_it_begins_and_once_when_it_ends():
     rule()
     waiting()
 
-    assert checked() == ["Begin: Jobs wait in “mail”, and no live worker serves it."]
+    assert checked() == ["Began: Jobs wait in “mail”, and no live worker serves it."]
     assert checked() == []
     waiting("web")
-    assert checked() == ["Begin: Jobs wait in “web”, and no live worker serves it."]
+    assert checked() == ["Began: Jobs wait in “web”, and no live worker serves it."]
     WorkerFactory(queues=["mail", "web"])
     assert checked() == ["unserved_queues: 2 ended"]
     assert checked() == []
@@ -63,7 +63,7 @@ def test_an_alert_is_announced_once_when_it_begins_and_once_when_it_ends():
     # What comes back is a new alert.
     Job.objects.filter(queue="web").update(queue="lost")
     QueueFactory(name="lost")
-    assert checked() == ["Begin: Jobs wait in “lost”, and no live worker serves it."]
+    assert checked() == ["Began: Jobs wait in “lost”, and no live worker serves it."]
 
 
 def test_what_does_not_last_is_no_alert_and_what_flaps_is_one():
@@ -84,7 +84,7 @@ def test_what_does_not_last_is_no_alert_and_what_flaps_is_one():
     assert [checked(), checked()] == [[], []]
     Job.objects.update(queue="other")
     assert [checked(), checked()] == [[], []]
-    assert checked() == ["End: Jobs wait in “mail”, and no live worker serves it."]
+    assert checked() == ["Ended: Jobs wait in “mail”, and no live worker serves it."]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -213,7 +213,7 @@ def test_what_still_lasts_after_quiet_hours_is_reported_in_one_notification():
 
     assert checked() == ["critical: 3 began"]
     Job.objects.filter(queue="brief").delete()
-    assert checked() == ["End: Jobs wait in “brief”, and no live worker serves it."]
+    assert checked() == ["Ended: Jobs wait in “brief”, and no live worker serves it."]
     assert Alert.objects.filter(rule=held).begun().count() == 2, "the admin shows them"
 
     over = (now - timedelta(hours=1)).time()
@@ -232,7 +232,7 @@ def test_an_acknowledged_alert_is_announced_again_only_when_its_time_is_over():
     assert evaluation.acknowledge([alert.pk], who="ann", until=ahead(3600), reason="Known") == 1
     assert checked() == []
     Alert.objects.update(acknowledged_until=ago(1))
-    assert checked() == ["Begin: Jobs wait in “mail”, and no live worker serves it."]
+    assert checked() == ["Began: Jobs wait in “mail”, and no live worker serves it."]
     assert Alert.objects.get().acknowledged_at is None
 
     # Acknowledged before anyone heard of it: not announced, and neither is its end.
@@ -256,7 +256,7 @@ def test_the_alerts_of_a_disabled_rule_end():
 
     assert checked() == []
     titles = [each.document["title"] for each in AlertNotification.objects.order_by("pk")]
-    assert titles[1:] == ["End: The rule was disabled."]
+    assert titles[1:] == ["Ended: The rule was disabled."]
 
 
 def test_a_rule_of_a_later_release_is_left_alone():
@@ -278,10 +278,10 @@ def test_an_email_says_what_and_where(settings):
 
     (message,) = mail.outbox
     assert message.to == ["a@example.com", "b@example.com"]
-    assert message.subject == "[OJS] Begin: Jobs wait in “mail”, and no live worker serves it."
+    assert message.subject == "[OJS] Began: Jobs wait in “mail”, and no live worker serves it."
     lines = message.body.splitlines()
-    assert lines[0] == "Begin: Jobs wait in “mail”, and no live worker serves it."
-    assert lines[1].startswith("  Begun: ") and lines[1].endswith(("CET", "CEST"))
+    assert lines[0] == "Began: Jobs wait in “mail”, and no live worker serves it."
+    assert lines[1].startswith("  Began: ") and lines[1].endswith(("CET", "CEST"))
     alert = Alert.objects.get()
     assert f"  https://jobs.example.com/admin/ojs_workers/alert/{alert.pk}/change/" in lines
     assert f"https://jobs.example.com/admin/ojs_workers/alertrule/{one.pk}/change/" in lines
@@ -380,7 +380,7 @@ def test_a_silent_reaper_is_noticed_by_a_server_and_its_return_by_itself():
     Reaper.objects.update(seen_at=ago(100))
     assert watch.look()
     assert [message.subject for message in mail.outbox] == [
-        "[OJS] Begin: The reaper has not run for 1 min 40 s."
+        "[OJS] Began: The reaper has not run for 1 min 40 s."
     ]
     assert watch.look() and len(mail.outbox) == 1
 
@@ -389,7 +389,7 @@ def test_a_silent_reaper_is_noticed_by_a_server_and_its_return_by_itself():
     Alert.objects.update(seen_at=ago(10))
     reaper.sweep(["alerts"])
     assert delivery.deliver_due() == 1
-    assert mail.outbox[1].subject.startswith("[OJS] End: The reaper has not run for")
+    assert mail.outbox[1].subject.startswith("[OJS] Ended: The reaper has not run for")
 
 
 def test_cron_can_check_the_rules(capsys):

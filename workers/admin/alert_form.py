@@ -115,6 +115,9 @@ class AlertRuleForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._secret = self.instance.webhook_secret
+        self.instance.kind = self.kind.name
+        for name in self.fields.keys() & SCOPE.keys():
+            self.fields[name].help_text = SCOPE[name]
         for parameter in self.kind.parameters:
             self.initial.setdefault(
                 PREFIX + parameter.name,
@@ -185,7 +188,6 @@ class AlertRuleForm(forms.ModelForm):
     def save(self, commit: bool = True) -> Any:
         rule: AlertRule = super().save(commit=False)
         data = self.cleaned_data
-        rule.kind = self.kind.name
         rule.limits = {each.name: data[PREFIX + each.name] for each in self.kind.parameters}
         if not data.get("webhook_secret") and not data.get("forget_secret"):
             rule.webhook_secret = self._secret

@@ -78,7 +78,7 @@ def _document(
 
 
 def _title(event: str, alert: Alert) -> str:
-    text = _("Begin: %(text)s") if event == BEGIN else _("End: %(text)s")
+    text = _("Began: %(text)s") if event == BEGIN else _("Ended: %(text)s")
     return text % {"text": alert.text}
 
 
@@ -113,9 +113,9 @@ def in_words(rule: AlertRule, document: dict[str, Any]) -> str:
         if alert["event"] == TEST:
             lines.append(alert["text"])
             continue
-        text = _("Begin: %(text)s") if alert["event"] == BEGIN else _("End: %(text)s")
+        text = _("Began: %(text)s") if alert["event"] == BEGIN else _("Ended: %(text)s")
         lines.append(text % {"text": alert["text"]})
-        times = [(_("Begun"), alert["began_at"]), (_("Ended"), alert["ended_at"])]
+        times = [(_("Began"), alert["began_at"]), (_("Ended"), alert["ended_at"])]
         lines += [f"  {label}: {_local(rule, moment)}" for label, moment in times if moment]
         if alert["url"]:
             lines.append(f"  {alert['url']}")

@@ -84,8 +84,8 @@ class AlertQuerySet(models.QuerySet["Alert"]):
 class Announced(models.TextChoices):
     """What the receivers of a rule know of an alert."""
 
-    BEGIN = "begin", _("begin")
-    END = "end", _("end")
+    BEGIN = "begin", _("its begin")
+    END = "end", _("its end")
 
 
 class Alert(models.Model):
