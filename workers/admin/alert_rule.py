@@ -168,7 +168,7 @@ class AlertRuleAdmin(OJSModelAdmin):
         if not rule.enabled:
             return display.chip("paused", gettext("disabled"))
         if rule.open_alert is None:
-            return display.chip("active", gettext("quiet"))
+            return display.chip("active", gettext("no alert"))
         site = self.admin_site.name
         url = display.admin_url(site, "ojs_workers_alert", "change", rule.open_alert)
         return display.link(url, display.chip("discarded", gettext("alert")))

@@ -21,8 +21,6 @@ from django.db import DatabaseError, InterfaceError
 
 from jobs.store.database import borrowed
 
-from ..liveness import reapers
-
 logger = logging.getLogger("workers.alerts")
 
 EVERY = 10.0
@@ -54,6 +52,7 @@ def look() -> bool:
     """Check the rules about the reaper if it seems silent, and send what is due; return whether
     it was."""
     # Late: what only serves requests need not import it at its start.
+    from ..liveness import reapers
     from ..models import AlertRule
     from . import delivery, evaluation
     from .problems import silent_reaper
