@@ -103,7 +103,7 @@ def test_however_many_processes_check_an_alert_begins_and_ends_once():
     assert AlertNotification.objects.count() == 2
 
     together(*[delivery.deliver_due] * 4)
-    # The end comes after the begin, each once.
+    # The end comes after the beginning, each once.
     delivery.deliver_due()
     assert [message.subject for message in mail.outbox] == [
         "[OJS] unserved_queues: 3 began",
@@ -167,7 +167,7 @@ def test_the_error_rate_is_that_of_the_roll_ups_and_needs_enough_attempts():
     assert found("error_rate", limits=enough | {"attempts": 11}) == []
     assert found("error_rate", limits=enough | {"percent": 40}) == []
     assert found("error_rate", limits=enough, queue="web") == []
-    # Figures that nobody updates say nothing about now.
+    # Figures that are no longer updated say nothing about now.
     RollupMark.objects.update(until=ago(3600))
     assert found("error_rate", limits=enough) == []
 

@@ -206,8 +206,8 @@ ACKNOWLEDGE = Question(
     action="acknowledge",
     title=_("Acknowledge alerts"),
     consequence=_(
-        "The dashboard no longer shows them as errors. Those of which no one has been notified are "
-        "not announced. The end is announced all the same."
+        "The dashboard no longer shows them as errors. Those that have not been announced yet are "
+        "not announced. Their end is announced all the same."
     ),
     button=_("Acknowledge these alerts"),
     form_class=AcknowledgeForm,

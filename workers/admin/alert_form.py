@@ -80,7 +80,6 @@ class AlertRuleForm(forms.ModelForm):
             "job_queue",
         ]
         labels: ClassVar[dict[str, Any]] = {
-            "enabled": _("Enabled"),
             "begins_after": _("Begins after"),
             "ends_after": _("Ends after"),
             "is_critical": _("Critical"),

@@ -204,7 +204,7 @@ class AlertRuleAdmin(OJSModelAdmin):
         given = rule.emails.split()
         given += [urlsplit(rule.webhook_url).hostname or ""] if rule.webhook_url else []
         given += [rule.job_type] if rule.job_type else []
-        return ", ".join(given) or gettext("no one; it is shown on the dashboard")
+        return ", ".join(given) or gettext("no receiver; alerts are shown on the dashboard")
 
     @admin.display(description=_("last checked"))
     def checked(self, rule: AlertRule) -> str | SafeString:
@@ -302,8 +302,8 @@ DISABLE = Question(
     action="disable",
     title=_("Disable alert rules"),
     consequence=_(
-        "They are not checked until they are enabled. Their open alerts end, and whoever was "
-        "notified of the begin is notified of the end."
+        "They are not checked until they are enabled. Their open alerts end, and their receivers "
+        "are notified of that."
     ),
     button=_("Disable these rules"),
 )
@@ -311,8 +311,8 @@ DELETE = Question(
     action="delete",
     title=_("Delete alert rules"),
     consequence=_(
-        "Their alerts and notifications are deleted with them, and no one is notified of the end "
-        "of open ones. To keep them, disable the rules."
+        "Their alerts and notifications are deleted with them, and the end of open alerts is not "
+        "announced. To keep them, disable the rules."
     ),
     button=_("Delete these rules"),
     is_destructive=True,

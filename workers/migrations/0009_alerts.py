@@ -58,7 +58,7 @@ class Migration(migrations.Migration):
                 ('over_since', models.DateTimeField(blank=True, null=True)),
                 ('began_at', models.DateTimeField(blank=True, null=True)),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('announced', models.CharField(blank=True, choices=[('begin', 'its begin'), ('end', 'its end')], default='', max_length=5)),
+                ('announced', models.CharField(blank=True, choices=[('begin', 'its beginning'), ('end', 'its end')], default='', max_length=5)),
                 ('acknowledged_at', models.DateTimeField(blank=True, null=True)),
                 ('acknowledged_by', models.CharField(blank=True, default='', max_length=255)),
                 ('acknowledged_until', models.DateTimeField(blank=True, null=True)),

@@ -84,12 +84,12 @@ class AlertQuerySet(models.QuerySet["Alert"]):
 class Announced(models.TextChoices):
     """What the receivers of a rule know of an alert."""
 
-    BEGIN = "begin", _("its begin")
+    BEGIN = "begin", _("its beginning")
     END = "end", _("its end")
 
 
 class Alert(models.Model):
-    """A problem that a rule found, from its begin to its end."""
+    """A problem that a rule found, from its beginning to its end."""
 
     rule = models.ForeignKey(AlertRule, on_delete=models.CASCADE, related_name="alerts")
     kind = models.CharField(max_length=40)
@@ -162,7 +162,7 @@ class NotificationQuerySet(models.QuerySet["AlertNotification"]):
     def due(self) -> NotificationQuerySet:
         """Those to be sent now: of each rule and channel, the oldest that is not finished.
 
-        So a receiver does not hear of an end before the begin.
+        So a receiver does not hear of an end before the beginning.
         """
         earlier = (
             AlertNotification.objects.unfinished()
