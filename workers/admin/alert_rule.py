@@ -90,7 +90,7 @@ class AlertRuleAdmin(OJSModelAdmin):
             return [(None, {"fields": ("name", *SHOWN)})]
         sections = fields_of(kind, changes=bool(obj and obj.webhook_secret))
         if obj is not None:
-            sections.append((_("State"), {"fields": ("state", "checked", "last_failure")}))
+            sections.append((_("At present"), {"fields": ("state", "checked", "last_failure")}))
         return sections
 
     def get_form(
