@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import ipaddress
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -45,7 +46,19 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_middleware(),
         *_check_tasks(),
         *_check_cron(),
+        *_check_networks(options),
     ]
+
+
+def _check_networks(options: conf.Settings) -> list[checks.CheckMessage]:
+    """Checks `OJS["OUTBOUND_NETWORKS"]`."""
+    try:
+        for text in options.OUTBOUND_NETWORKS:
+            ipaddress.ip_network(text)
+    except ValueError as problem:
+        text = f'OJS["OUTBOUND_NETWORKS"]: {problem}.'
+        return [checks.Error(text, hint='Write it as "10.20.0.0/16".', id="ojs.E023")]
+    return []
 
 
 def _check_cron() -> list[checks.CheckMessage]:

@@ -173,6 +173,17 @@ class Settings:
         300, "Wait of a queue's oldest job after which the dashboard reports it."
     )
 
+    SITE_URL: str = option(
+        "",
+        "Address at which operators reach this server, such as `https://jobs.example.com`: links "
+        "in alert notifications begin with it. Empty: they have no links.",
+    )
+    OUTBOUND_NETWORKS: list = option(
+        [],
+        "Networks that this server may send webhooks to although they are not public, such as "
+        "`10.20.0.0/16` or `127.0.0.1`.",
+    )
+
     # Extras
     RECORD_EVENTS: bool = option(
         True, "Write job and worker events to the durable record behind `/ojs/v1/events`."

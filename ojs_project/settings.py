@@ -220,6 +220,17 @@ Q_CLUSTER = {
     "save_limit": 50,
 }
 
+# E-mail: alert notifications
+
+EMAIL_HOST = os.environ.get("DJANGO_EMAIL_HOST", "localhost")
+EMAIL_PORT = number(os.environ, "DJANGO_EMAIL_PORT", 25)
+EMAIL_HOST_USER = os.environ.get("DJANGO_EMAIL_USER", "")
+EMAIL_HOST_PASSWORD = secret(os.environ, "DJANGO_EMAIL_PASSWORD")
+EMAIL_USE_TLS = flag(os.environ, "DJANGO_EMAIL_STARTTLS")
+EMAIL_USE_SSL = flag(os.environ, "DJANGO_EMAIL_TLS")
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = os.environ.get("DJANGO_EMAIL_FROM", "ojs@localhost")
+
 # The job server
 
 # Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.

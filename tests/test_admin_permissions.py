@@ -62,14 +62,20 @@ ACTION_TAKES = {
     ("worker", "resume"): "resume_worker",
     ("worker", "drain"): "drain_fleet",
     ("worker", "unflag"): "unflag_worker",
+    ("alertrule", "test"): "manage_alerts",
+    ("alertrule", "enable"): "manage_alerts",
+    ("alertrule", "disable"): "manage_alerts",
+    ("alertrule", "delete"): "manage_alerts",
+    ("alert", "acknowledge"): "acknowledge_alert",
 }
 """Action → the single permission it requires, besides that to view the list."""
 
-MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
+MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec", "alertrule": "manage_alerts"}
 """Models whose rows are added and changed in a form, and the permission, which also shows them."""
 MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob", "mark": "add_mark"}
 """Models with a form for a new row, and the permission that opens it."""
 
+ALERT = {"limit_seconds": "10", "begins_after": "0", "ends_after": "0", "type": ""}
 WRITES = {
     "ojs_jobs/apikey/add/": ("manage_keys", {"name": "new", "scopes": ["work"]}),
     "ojs_jobs/apikey/<path:object_id>/change/": (
@@ -84,6 +90,8 @@ WRITES = {
     "ojs_jobs/cronjob/add/": ("add_cronjob", {"name": "new", "type": "new.type"}),
     "ojs_jobs/cronjob/<path:object_id>/change/": ("change_cronjob", {"type": "new.type"}),
     "ojs_workers/mark/add/": ("add_mark", {"kind": "note", "text": "new"}),
+    "ojs_workers/alertrule/add/": ("manage_alerts", {"kind": "unserved_queues"} | ALERT),
+    "ojs_workers/alertrule/<path:object_id>/change/": ("manage_alerts", ALERT | {"name": "new"}),
     "ojs_jobs/job/<str:object_id>/copy/": ("enqueue_job", {}),
     "ojs_jobs/deadjob/<str:object_id>/copy/": ("enqueue_job", {}),
 }

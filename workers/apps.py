@@ -23,10 +23,12 @@ class WorkersConfig(AppConfig):
 
         # Importing them connects receivers and declares permissions.
         from .access import table as access  # noqa: F401
+        from .alerts import watch
         from .chores import finished_tasks, log  # noqa: F401
 
         translate_labels(self)
         code_schedules.at_first_request()
+        watch.at_first_request()
         # A setting that cannot be read is reported by a system check.
         with contextlib.suppress(ImproperlyConfigured):
             if ojs_settings.CONFORMANCE_MODE:

@@ -30,6 +30,7 @@ OPERATES = frozenset(
         "pause_queue",
         "maintenance",
         "add_mark",
+        "acknowledge_alert",
     }
 )
 """What an operator may do beyond viewing: nothing that deletes a queue or shows a secret."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -14,25 +13,12 @@ from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
 
+from ..record.wording import distance, span
 from ..spec.identifiers import parse_uuid
-from ..store import clock
 from .words import word
 
 NOTHING = "–"
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def span(length: timedelta) -> str:
-    """A duration in its two largest units: `3 s`, `4 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    seconds = max(0, int(length.total_seconds()))
-    for (size, unit), (smaller, small_unit) in itertools.pairwise(UNITS):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            rest //= smaller
-            return f"{whole} {unit} {rest} {small_unit}" if rest else f"{whole} {unit}"
-    return f"{seconds} s"
 
 
 def length(value: timedelta | None) -> str:
@@ -57,14 +43,6 @@ def lasted(value: timedelta) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return span(value) if seconds >= 10 else f"{decimal(seconds, '.1f')} s"
-
-
-def distance(moment: datetime) -> str:
-    """How far a moment is from now: `12 s ago`, `in 5 min`."""
-    ahead = moment - clock.now()
-    if ahead > timedelta(seconds=1):
-        return _("in %(span)s") % {"span": span(ahead)}
-    return _("%(span)s ago") % {"span": span(-ahead)}
 
 
 def absolute(moment: datetime) -> str:

@@ -17,7 +17,6 @@ from ..access.audit import of_request
 from ..engine import maintenance
 from ..models import Maintenance
 from ..store import clock
-from . import display
 from .base import OJSModelAdmin, may
 from .notices import notice
 from .queue import PauseForm
@@ -88,18 +87,4 @@ def maintenance_notice(request: HttpRequest) -> str | None:
     if not request.user.has_module_perms("ojs_jobs"):
         return None
     switch = maintenance.current()
-    return None if switch is None else in_words(switch)
-
-
-def in_words(switch: Maintenance) -> str:
-    """Describe what maintenance means for jobs, why and by whom it was begun, and when it ends."""
-    message = gettext("Maintenance: no jobs are handed out.")
-    if switch.refuses_jobs:
-        message = gettext("Maintenance: no jobs are handed out, and none are taken.")
-    if switch.reason:
-        message = f"{message} {switch.reason}"
-    about = gettext("Begun by %(who)s") % {"who": switch.started_by or "?"}
-    if switch.until:
-        ends = gettext("ends %(distance)s") % {"distance": display.distance(switch.until)}
-        about = f"{about}, {ends}"
-    return f"{message} ({about})"
+    return None if switch is None else maintenance.in_words(switch)

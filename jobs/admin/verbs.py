@@ -47,6 +47,8 @@ VERBS = {
     "manage_keys": _("managed API keys"),
     "add_mark": _("added marks"),
     "maintenance": _("switched maintenance mode"),
+    "manage_alerts": _("managed alert rules"),
+    "acknowledge_alert": _("acknowledged alerts"),
     REFUSED: _("was refused (401, 403)"),
 }
 

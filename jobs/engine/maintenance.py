@@ -9,9 +9,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils.translation import gettext
+
 from ..access.audit import Actor, record_action
 from ..errors import InMaintenance
 from ..models import Maintenance, Queue
+from ..record.wording import distance
 from ..spec.timestamps import format_timestamp
 from ..store import clock, wakeup
 from ..store.database import atomic
@@ -90,3 +93,17 @@ def refuse_jobs() -> None:
             + (f": {switch.reason}" if switch.reason else "."),
             **until,
         )
+
+
+def in_words(switch: Maintenance) -> str:
+    """Describe what maintenance means for jobs, why and by whom it was begun, and when it ends."""
+    message = gettext("Maintenance: no jobs are handed out.")
+    if switch.refuses_jobs:
+        message = gettext("Maintenance: no jobs are handed out, and none are taken.")
+    if switch.reason:
+        message = f"{message} {switch.reason}"
+    about = gettext("Begun by %(who)s") % {"who": switch.started_by or "?"}
+    if switch.until:
+        ends = gettext("ends %(distance)s") % {"distance": distance(switch.until)}
+        about = f"{about}, {ends}"
+    return f"{message} ({about})"

@@ -195,6 +195,7 @@ def _template() -> sqlite3.Connection:
 def _models() -> Iterator[type[models.Model]]:
     for label in APPS:
         if label in apps.app_configs:
-            for model in apps.get_app_config(label).get_models(include_auto_created=True):
+            # Tables between two models are created with the first.
+            for model in apps.get_app_config(label).get_models():
                 if model._meta.managed and not model._meta.proxy:
                     yield model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import time
 
 from django.utils import timezone
 
@@ -13,11 +14,12 @@ from jobs.http.authentication import make_key
 from jobs.models import RefusedFinish, Source, Workflow
 from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
-from tests.factories import JobFactory, WorkerFactory, ago
+from tests.factories import JobFactory, WorkerFactory, ago, ahead
+from workers.alerts import evaluation
 from workers.fleet import marks
 from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
-from workers.models import Worker
+from workers.models import Alert, AlertNotification, AlertRule, Worker
 
 OPS = Actor("ann", Source.ADMIN, "192.0.2.7")
 
@@ -49,6 +51,7 @@ def keep() -> None:
     """Rows that give the remaining pages something to show."""
     etl("etl")
     _schedules()
+    _alerts()
     for state in State:
         JobFactory(queue="reports", **{} if state == State.AVAILABLE else {state: True})
     WorkerFactory(worker_id="old-1", dead=True)
@@ -70,6 +73,46 @@ def keep() -> None:
         (of_shell(), "maintenance", ""),
     ):
         record_action(who, verb, kind="queue", count=1, selection={"ids": ["mail"]}, reason=why)
+
+
+def _alerts() -> None:
+    """A rule with an open alert that not everybody heard of, and one that is disabled."""
+    rule = AlertRule.objects.create(
+        name="No worker",
+        kind="unserved_queues",
+        limits={"seconds": 0},
+        queue="search",
+        emails="ops@example.com\nnight@example.com",
+        webhook_url="https://hooks.example.com/T0/B0",
+        webhook_secret="x",
+        quiet_from=time(22),
+        quiet_until=time(7),
+        timezone="Europe/Berlin",
+        is_critical=True,
+    )
+    AlertRule.objects.create(
+        name="Too slow", kind="long_waits", enabled=False, job_type="alert.raised"
+    )
+    kinds = ("silent_workers", "error_rate", "growing_dead_letter")
+    for number, kind in enumerate(kinds):
+        AlertRule.objects.create(name=f"What else {number}", kind=kind)
+    evaluation.evaluate()
+    failed = AlertNotification.objects.filter(rule=rule, channel="webhook")
+    failed.update(tries=3, last_error="HTTP 503: Service Unavailable", next_try_at=ahead(600))
+    delivered = AlertNotification.objects.filter(rule=rule, channel="email")
+    delivered.update(tries=1, sent_at=ago(60))
+    Alert.objects.create(
+        rule=rule,
+        kind=rule.kind,
+        subject="mail",
+        text="Jobs wait in “mail”, and no live worker serves it.",
+        link={"model": "ojs_jobs.queue", "key": "mail"},
+        since=ago(9000),
+        seen_at=ago(5000),
+        began_at=ago(9000),
+        ended_at=ago(5000),
+        announced="end",
+    )
 
 
 def give_orders() -> int:

@@ -24,8 +24,8 @@ from tests.ojs_client import refusal
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes
 from workers import protocol
-from workers.admin.attention import unwanted_versions
 from workers.admin.figures import Figures
+from workers.alerts.problems import unwanted_versions
 from workers.models import Worker
 from workers.protocol import Description
 from workers.runtime.handlers import forget, handler

@@ -137,6 +137,8 @@ def test_every_chore_of_the_documented_list_is_there():
         "old-workflows",
         "old-events",
         "old-refusals",
+        "alerts",
+        "old-alerts",
         "tallies",
         "old-directives",
         "old-marks",

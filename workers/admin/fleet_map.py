@@ -25,9 +25,9 @@ from jobs.admin import display
 from jobs.admin.confirm import in_order
 from jobs.store import clock
 
+from ..alerts.situation import RECENT
 from ..fleet.condition import Condition
 from ..fleet.orders import places
-from .figures import RECENT
 from .filters import ConditionFilter, GroupFilter
 
 MOST = 2000

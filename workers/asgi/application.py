@@ -26,6 +26,7 @@ from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
 from jobs.http.hosts import check_host
 from jobs.http.loop import Stream
 from workers import code_schedules
+from workers.alerts import watch
 
 from .bodies import Bodies, Late, Unfinished
 from .environ import environ_of, path_of
@@ -167,6 +168,7 @@ class JobServer:
             if message["type"] == "lifespan.startup":
                 self._run.loop.watch_for_the_end()
                 code_schedules.begin()
+                watch.begin()
                 answer = await behind.tell(message)
                 if answer["type"] == "lifespan.startup.failed":
                     await self._run.close()

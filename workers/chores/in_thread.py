@@ -13,6 +13,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from jobs.conf import ojs_settings
 from jobs.store.watchdog import bounded
 
+from ..alerts import delivery
 from . import reaper
 
 logger = logging.getLogger("workers.reaper")
@@ -27,7 +28,8 @@ def sweeping() -> Iterator[None]:
     thread = threading.Thread(target=_sweep, args=(over,), name="ojs-reaper", daemon=True)
     thread.start()
     try:
-        yield
+        with delivery.delivering():
+            yield
     finally:
         over.set()
         thread.join(reaper.STUCK)

@@ -7,16 +7,14 @@ number of reapers may run, without an election; after a crash, the next sweep fi
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Case, Exists, F, Max, OuterRef, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 from django.db.models.functions import Now
 
 from jobs import engine
@@ -26,15 +24,21 @@ from jobs.models import Job
 from jobs.record import rollup
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
-from jobs.store import clock
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
+from ..alerts import evaluation
 from ..fleet import marks, rolling
 from ..fleet import orders as fleet
 from ..fleet import samples as fleet_sample
 from ..lifecycle import WorkerState
 from ..liveness import holdings
+
+# Part of what this module offers.
+from ..liveness.reapers import is_silent as is_silent
+from ..liveness.reapers import last_seen as last_seen
+from ..liveness.reapers import own_name as own_name
+from ..liveness.reapers import sign_of_life as sign_of_life
 from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from . import tallies
@@ -169,6 +173,9 @@ CHORES = (
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
+    # Half the intended period, as above: rules are checked every ten seconds.
+    Chore("alerts", evaluation.evaluate, "rules checked", timedelta(seconds=5)),
+    Chore("old-alerts", evaluation.prune, "alerts forgotten", timedelta(minutes=1)),
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-marks", marks.prune, "marks forgotten", timedelta(minutes=1)),
@@ -288,22 +295,3 @@ def report(done: dict[str, int]) -> Iterable[str]:
     """Describe what a round did, in words."""
     words = {chore.name: chore.did for chore in CHORES}
     return (f"{count} {words[name]}" for name, count in done.items())
-
-
-def own_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def sign_of_life(name: str) -> None:
-    """Record that a reaper runs, for the health check and the admin."""
-    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": Now()})
-
-
-def last_seen() -> datetime | None:
-    """When any reaper was last seen."""
-    seen: Any = Reaper.objects.aggregate(seen=Max("seen_at"))["seen"]
-    return seen
-
-
-def is_silent(seen: datetime | None) -> bool:
-    return seen is None or clock.now() - seen > ojs_settings.REAPER_SILENT

@@ -1,5 +1,6 @@
-"""Models of workers, of operators' directives and operations, and of housekeeping."""
+"""Models of workers, of operators' directives and operations, of alerts and of housekeeping."""
 
+from .alert import Alert, AlertNotification, AlertRule, Announced, Channel
 from .dashboard import Dashboard
 from .directive import FOLLOWED, Answer, Directive
 from .fleet_sample import FleetSample
@@ -21,7 +22,12 @@ __all__ = [
     "FOLLOWED",
     "IN_WORK",
     "UNFINISHED",
+    "Alert",
+    "AlertNotification",
+    "AlertRule",
+    "Announced",
     "Answer",
+    "Channel",
     "Dashboard",
     "Directive",
     "EventCursor",

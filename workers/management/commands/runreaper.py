@@ -18,6 +18,7 @@ from django.utils import timezone
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
+from workers.alerts import delivery
 from workers.chores import reaper
 from workers.management import alive, schedules
 from workers.runtime import handlers
@@ -58,10 +59,12 @@ class Command(BaseCommand):
         if not options["only"] or "schedules" in options["only"]:
             handlers.autodiscover()
             schedules.register()
+        self._alerts = not options["only"] or "alerts" in options["only"]
         if options["once"]:
             self._once(options["only"])
             return
-        self._loop(interval, options["only"])
+        with delivery.delivering() if self._alerts else contextlib.nullcontext():
+            self._loop(interval, options["only"])
 
     def _once(self, only: list[str]) -> None:
         failed: list[str] = []
@@ -74,6 +77,8 @@ class Command(BaseCommand):
         try:
             self._round(only, lambda: False, complain)
             reaper.sign_of_life(reaper.own_name())
+            if self._alerts:
+                delivery.deliver_due()
         except (DatabaseError, InterfaceError) as problem:
             raise CommandError(f"The database failed: {problem}".strip()) from problem
         if failed:

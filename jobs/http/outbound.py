@@ -1,0 +1,223 @@
+"""Requests of this server to an address that a user typed, such as a webhook.
+
+Such a request must not reach what only this server can reach: its own machine, the networks behind
+it, the metadata of a cloud. A name is resolved once, and the connection goes to an address that was
+checked, so that a name cannot mean something else a moment later. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ..conf import ojs_settings
+
+TIMEOUT = 10.0
+"""Seconds that a whole request may take, and each of its steps."""
+EXCERPT = 500
+"""Bytes that are read of a response."""
+PORTS = {"http": 80, "https": 443}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class OutboundError(Exception):
+    """A request was not made, or there was no response; the text says why."""
+
+
+class Refused(OutboundError):
+    """The address must not be connected to, whatever it is: trying again is no use."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A URL, taken apart."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The beginning of a response."""
+
+    status: int
+    text: str
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def read_url(url: str) -> Target:
+    """Take a URL apart, without resolving its name.
+
+    Raises:
+        Refused: it is no complete `http` or `https` URL, has a user or a password, or names an
+            address that is refused.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Refused("A URL has only printable ASCII characters, and no spaces.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as problem:
+        raise Refused(f"This is not a URL: {problem}.") from problem
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise Refused("A URL begins with http:// or https:// and a host.")
+    if "@" in parts.netloc:
+        raise Refused("A URL must not contain a user or a password.")
+    try:
+        address = ipaddress.ip_address(parts.hostname)
+    except ValueError:
+        pass  # a name
+    else:
+        if not is_allowed(address):
+            raise Refused(_not_allowed(parts.hostname))
+    path = parts.path or "/"
+    if parts.query:
+        path = f"{path}?{parts.query}"
+    return Target(parts.scheme, parts.hostname, port or PORTS[parts.scheme], path)
+
+
+def networks() -> list[Network]:
+    """The networks that a site allows although they are not public (`OUTBOUND_NETWORKS`).
+
+    Raises:
+        ValueError: an entry is no network.
+    """
+    return [ipaddress.ip_network(text) for text in ojs_settings.OUTBOUND_NETWORKS]
+
+
+def is_allowed(address: Address) -> bool:
+    """Whether this server may connect to an address: a public one, or one that the site allows."""
+    is_public = all(each.is_global and not each.is_multicast for each in _meanings(address))
+    return is_public or any(
+        each in network
+        for each in _meanings(address)
+        for network in networks()
+        if network.version == each.version
+    )
+
+
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def _meanings(address: Address) -> Iterator[Address]:
+    """An address, or the IPv4 address inside: packets to an IPv6 address may end up there."""
+    if isinstance(address, ipaddress.IPv4Address):
+        yield address
+    elif address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+    elif address in NAT64:
+        yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    else:
+        yield address
+        if address.sixtofour is not None:
+            yield address.sixtofour
+        if address.teredo is not None:
+            yield from address.teredo
+
+
+def _not_allowed(host: str) -> str:
+    return (
+        f"{host} is not a public address. To send requests there, name its network in "
+        'OJS["OUTBOUND_NETWORKS"].'
+    )
+
+
+def resolve(target: Target) -> list[str]:
+    """Return the addresses of a host that this server may connect to, in the resolver's order.
+
+    Raises:
+        OutboundError: the name cannot be resolved.
+        Refused: it has only addresses that are refused.
+    """
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as problem:
+        raise OutboundError(f"{target.host} cannot be resolved: {problem}") from problem
+    texts = [str(entry[4][0]).partition("%")[0] for entry in found]
+    allowed = [text for text in texts if is_allowed(ipaddress.ip_address(text))]
+    if not allowed:
+        raise Refused(_not_allowed(target.host))
+    return list(dict.fromkeys(allowed))
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float = TIMEOUT) -> Reply:
+    """Send a POST request; return the beginning of the response, whatever its status.
+
+    Args:
+        timeout: seconds for everything after the name is resolved.
+
+    Raises:
+        OutboundError: there was no response in time.
+        Refused: the URL, or what its name resolves to, is refused.
+    """
+    target = read_url(url)
+    addresses = resolve(target)
+    try:
+        with _connected(target, addresses, timeout) as line:
+            # What the steps take together; for each of them the socket has the same limit.
+            over = threading.Timer(timeout, _cut, [line])
+            over.daemon = True
+            over.start()
+            try:
+                return _exchange(target, line, body, headers)
+            finally:
+                over.cancel()
+    except (OSError, http.client.HTTPException, ValueError) as problem:
+        reason = str(problem) or type(problem).__name__
+        raise OutboundError(f"{target.host}: {reason}") from problem
+
+
+def _connected(target: Target, addresses: list[str], timeout: float) -> socket.socket:
+    """Connect to the first address that answers."""
+    for place, address in enumerate(addresses):
+        try:
+            line = socket.create_connection((address, target.port), timeout / len(addresses))
+        except OSError:
+            if place == len(addresses) - 1:
+                raise
+            continue
+        line.settimeout(timeout)
+        if target.scheme == "https":
+            context = ssl.create_default_context()
+            # The handshake comes later, when its time is limited as well.
+            return context.wrap_socket(
+                line, server_hostname=target.host, do_handshake_on_connect=False
+            )
+        return line
+    raise OSError("there is no address")
+
+
+def _exchange(
+    target: Target, line: socket.socket, body: bytes, headers: Mapping[str, str]
+) -> Reply:
+    connection = http.client.HTTPConnection(target.host, target.port)
+    if isinstance(line, ssl.SSLSocket):
+        line.do_handshake()
+        connection = http.client.HTTPSConnection(target.host, target.port)
+    connection.sock = line
+    # It never connects by itself, which would resolve the name again.
+    connection.auto_open = 0
+    connection.request("POST", target.path, body, {"Connection": "close", **headers})
+    response = connection.getresponse()
+    return Reply(response.status, response.read(EXCERPT).decode("utf-8", "replace"))
+
+
+def _cut(line: socket.socket) -> None:
+    """End whatever another thread is waiting for on this connection."""
+    with contextlib.suppress(OSError):  # it has ended
+        # Not that of `SSLSocket`, which would take the encryption away from the other thread.
+        socket.socket.shutdown(line, socket.SHUT_RDWR)

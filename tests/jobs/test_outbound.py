@@ -1,0 +1,125 @@
+"""Requests of the server to addresses that users typed."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+
+import pytest
+
+from jobs.conf import configured
+from jobs.http import outbound
+from tests.once import once_is_enough
+from tests.workers.receiver import receiving
+
+pytestmark = once_is_enough
+LOOPBACK = {"OUTBOUND_NETWORKS": ["127.0.0.0/8"]}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "fe80::1",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+    ],
+)
+def test_what_is_not_public_is_refused_in_every_spelling(address):
+    assert not outbound.is_allowed(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["192.0.43.7", "2a00:1450:4001:81b::2004"])
+def test_what_is_public_is_allowed(address):
+    assert outbound.is_allowed(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:{port}/",
+        "http://127.0.0.1:{port}/",
+        "http://[::1]:{port}/",
+        "http://2130706433:{port}/",
+        "http://0x7f.1:{port}/",
+        "http://u:p@example.com/",
+        "ftp://example.com/",
+        "http:///path",
+        "http://example.com\r\nX: y/",
+        "http://example.com:99999/",
+    ],
+)
+def test_no_spelling_of_this_machine_is_connected_to(url):
+    """A name that resolves to this machine, too: `localhost`."""
+    with receiving() as receiver:
+        with pytest.raises(outbound.Refused):
+            outbound.post(url.format(port=receiver.server_address[1]), b"{}", {})
+
+        assert receiver.received == []
+
+
+@pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.1"])
+def test_a_site_may_allow_a_network(settings, network):
+    settings.OJS = settings.OJS | {"OUTBOUND_NETWORKS": [network, "fd00::/8"]}
+    assert configured().OUTBOUND_NETWORKS[0] == network
+
+    with receiving(204) as receiver:
+        reply = outbound.post(receiver.at("localhost"), b'{"a": 1}', {"X-A": "b"})
+
+    ((headers, body),) = receiver.received
+    assert (reply.status, reply.is_success) == (204, True)
+    assert (headers["X-A"], body) == ("b", b'{"a": 1}')
+    assert headers["Host"] == f"localhost:{receiver.server_address[1]}"
+
+
+def test_a_redirect_is_not_followed(settings):
+    settings.OJS = settings.OJS | LOOPBACK
+    with receiving(302) as receiver:
+        reply = outbound.post(receiver.at(), b"{}", {})
+
+    assert (reply.status, reply.is_success, reply.text) == (302, False, "noted")
+    assert len(receiver.received) == 1
+
+
+def test_a_receiver_that_trickles_is_cut_off(settings):
+    """Each byte comes in time, the whole response does not."""
+    settings.OJS = settings.OJS | LOOPBACK
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            line, _ = server.accept()
+            with line:
+                try:
+                    while not over.wait(0.01):
+                        line.send(b"H")
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        with pytest.raises(outbound.OutboundError):
+            outbound.post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, timeout=0.5)
+        over.set()
+        thread.join()
+
+
+def test_who_does_not_answer_is_an_error(settings):
+    settings.OJS = settings.OJS | LOOPBACK
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(outbound.OutboundError, match=r"127\.0\.0\.1: .*refused"):
+        outbound.post(f"http://127.0.0.1:{port}/", b"{}", {})
+    with pytest.raises(outbound.OutboundError, match="cannot be resolved"):
+        outbound.post("http://name.invalid/", b"{}", {})

@@ -1,0 +1,53 @@
+"""A receiver of webhooks on this machine, which keeps what it gets."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers each request with the next of `statuses`, and with 200 after the last."""
+
+    daemon_threads = True
+
+    def __init__(self, statuses: tuple[int, ...] = ()) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.statuses = list(statuses)
+        self.received: list[tuple[dict[str, str], bytes]] = []
+
+    def at(self, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.server_address[1]}/hook?a=1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append((dict(self.headers), body))
+        status = self.server.statuses.pop(0) if self.server.statuses else 200
+        self.send_response(status)
+        if 300 <= status < 400:
+            self.send_header("Location", self.server.at())
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"noted")
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def receiving(*statuses: int) -> Iterator[Receiver]:
+    with Receiver(statuses) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,113 @@
+"""Queues and workers as they are now: a handful of queries, however big the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from django.db.models import Q
+
+from jobs.conf import ojs_settings
+from jobs.models import Queue
+from jobs.record import dashboard
+from jobs.spec.lifecycle import State
+from jobs.store import clock
+
+from ..fleet.condition import Condition, condition, in_hand
+from ..liveness import reapers
+from ..models import Worker
+
+MOST_QUEUES = 500
+RECENT = timedelta(hours=24)
+"""A worker that died longer ago no longer calls for attention."""
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """One queue, and the workers that serve it."""
+
+    queue: Queue
+    depth: dashboard.Depth
+    workers: int
+    """Running workers that fetch from it."""
+
+    @property
+    def wait(self) -> timedelta | None:
+        """How long its oldest available job has been waiting."""
+        since = self.depth.waiting_since
+        return clock.now() - since if since else None
+
+    def waits_longer(self, limit: timedelta) -> bool:
+        """Whether a job has been waiting for too long, and not because the queue is paused."""
+        is_long = self.wait is not None and self.wait > limit
+        return is_long and not self.queue.is_paused
+
+
+class Situation:
+    """Queues, workers and reapers; each is queried when it is first needed."""
+
+    named = 100
+    """Most problems of a kind that are named one by one."""
+
+    def row(self, queue: Queue, depth: dashboard.Depth, workers: int) -> QueueRow:
+        return QueueRow(queue, depth, workers)
+
+    @cached_property
+    def reaper_seen(self) -> datetime | None:
+        """When any reaper was last seen."""
+        return reapers.last_seen()
+
+    @cached_property
+    def fleet(self) -> list[Any]:
+        """Live workers, and those that died recently."""
+        died = clock.now() - RECENT
+        workers = Worker.objects.filter(
+            Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
+        )
+        annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
+        read = ("condition", "queues", "concurrency", "job_versions", "in_hand", "died_at")
+        return list(annotated.order_by().values(*read))
+
+    @cached_property
+    def workers(self) -> Counter[str]:
+        """How many workers are in each condition."""
+        return Counter(row["condition"] for row in self.fleet)
+
+    @cached_property
+    def queues(self) -> list[Any]:
+        """Every queue, the deepest first."""
+        serving = Counter(
+            name
+            for row in self.fleet
+            if row["condition"] == Condition.RUNNING
+            for name in set(row["queues"])
+        )
+        queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
+        depths = dashboard.depths([queue.pk for queue in queues])
+        rows = [self.row(queue, depths[queue.pk], serving[queue.pk]) for queue in queues]
+        return sorted(rows, key=lambda row: -row.depth.of(State.AVAILABLE))
+
+    def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
+        """What each running worker that fetches from the queue declared; empty where it takes all
+        versions of all types (OJS job versioning §8.1)."""
+        return [
+            row["job_versions"] or {}
+            for row in self.fleet
+            if row["condition"] == Condition.RUNNING and queue in row["queues"]
+        ]
+
+    @property
+    def busy(self) -> int:
+        return sum(row["in_hand"] for row in self.fleet)
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs the running workers run at once."""
+        return sum(
+            row["concurrency"] or ojs_settings.CONCURRENCY
+            for row in self.fleet
+            if row["condition"] == Condition.RUNNING
+        )

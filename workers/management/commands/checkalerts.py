@@ -1,0 +1,36 @@
+"""Check all alert rules once and send what is due: for cron, where it also notices that no reaper
+runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, InterfaceError
+
+from workers.alerts import delivery, evaluation
+from workers.models import Alert
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument(
+            "--fail",
+            action="store_true",
+            help="exit with 1 if an alert is open (acknowledged or not)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            evaluation.evaluate()
+            sent = delivery.deliver_due()
+            opened = list(Alert.objects.begun().select_related("rule").order_by("pk"))
+        except (DatabaseError, InterfaceError) as problem:
+            raise CommandError(f"The database failed: {problem}".strip()) from problem
+        for alert in opened:
+            self.stdout.write(f"{alert.rule.name}: {alert.text}")
+        self.stdout.write(f"{len(opened)} alerts are open; {sent} notifications were sent.")
+        if opened and options["fail"]:
+            raise CommandError("Alerts are open.")
