@@ -82,7 +82,15 @@ document.addEventListener("DOMContentLoaded", () => {
     const job = document.querySelector("form[data-ojs-about]");
     if (job) {
         const said = line(job.elements.args, "about");
-        ask([job.elements.type], job.dataset.ojsAbout, known => list(said, known.schema, known.fields));
+        const inputs = job.querySelector("[data-ojs-inputs]");
+        const named = () => inputs.querySelector("[name=inputs_of]")?.value ?? "";
+        ask([job.elements.type], job.dataset.ojsAbout, known => {
+            list(said, known.schema, known.fields);
+            // Of the same type they stay, with what is filled in.
+            if (named() !== (known.inputs ? job.elements.type.value.trim() : "")) {
+                inputs.innerHTML = known.inputs;
+            }
+        });
     }
 
     const place = document.querySelector("[data-ojs-preview]");
