@@ -24,7 +24,7 @@ from ..spec.schedules import InvalidSchedule, read_schedule, upcoming
 from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
-from .confirm import Answer, Question, ask, back, say, trace
+from .confirm import Answer, Question, ask, back_to_list, say, trace
 from .cron_form import CronForm, drawn, preview
 from .cron_words import in_words
 from .job_form import offer_projects, projects, suggest
@@ -364,9 +364,7 @@ class CronJobAdmin(OJSModelAdmin):
         )
         level = messages.SUCCESS if done else messages.WARNING
         self.message_user(request, text % {"count": done}, level)
-        # Its own page, where this may have begun, is gone with it.
-        is_listed = back(request).url.partition("?")[0] == request.path
-        return back(request) if is_listed else HttpResponseRedirect(request.path)
+        return back_to_list(request)
 
     def _leave(self, request: HttpRequest, crons: Any) -> None:
         """Say of cron jobs that the code declares why they are not deleted."""
