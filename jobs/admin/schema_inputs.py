@@ -23,8 +23,8 @@ MANY = 500
 """Choices of one input; a longer list is typed as JSON."""
 BOOLEANS = (("", "–"), ("true", _("yes")), ("false", _("no")))
 TEXT = {"class": "vTextField", "autocomplete": "off"}
-OF_TYPE = "inputs_of"
-"""The field that names the type whose inputs these are."""
+PREFIX = "input-"
+"""Of the names of inputs: the rest is the part's, so that none is taken for another."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,16 @@ class SchemaInputs(forms.Form):
     required_css_class = "required"
 
     def __init__(self, type: str, data: Any = None, typed: Any = None) -> None:
-        """Take `data` that was sent; or `typed`, which may still be of another type."""
-        is_same = bool(typed) and typed.get(OF_TYPE) == type
-        super().__init__(data, auto_id="id_%s", initial=typed.dict() if is_same else None)
+        """Take `data` that was sent, or show what was `typed`."""
+        super().__init__(data, auto_id="id_%s", initial=typed.dict() if typed else None)
         self.type = type
         self.schema = newest(type)
         self.parts: dict[str, Part] = {}
-        for number, part in enumerate(parts(self.schema.schema) if self.schema else ()):
+        for part in parts(self.schema.schema) if self.schema else ():
             field = part.field()
             if field is not None:
-                field.widget.attrs["data-ojs-input"] = part.name
-                self.fields[f"input-{number}"] = field
-                self.parts[f"input-{number}"] = part
+                self.fields[PREFIX + part.name] = field
+                self.parts[PREFIX + part.name] = part
 
     @property
     def title(self) -> str:
@@ -144,18 +142,17 @@ class SchemaInputs(forms.Form):
         return gettext("Arguments of version %(version)s") % {"version": self.schema.version}
 
     def clean(self) -> None:
-        """Refuse what was filled in for another type: its inputs may mean something else."""
+        """Refuse what was filled in for another type, or for another version of the schema."""
         super().clean()
-        other = self.data.get(OF_TYPE, "")
-        is_filled = any(
-            value for name, value in self.data.items() if name.startswith("input-") and value
-        )
-        if is_filled and other != self.type:
+        sent = ((name, value) for name, value in self.data.items() if name.startswith(PREFIX))
+        strange = sorted(name for name, value in sent if value and name not in self.fields)
+        if strange:
             text = gettext(
-                "The type was changed from “%(before)s” to “%(type)s” after its arguments were "
-                "filled in: check them again."
+                "“%(name)s” was filled in, and is no argument of “%(type)s”: check the type and "
+                "its arguments."
             )
-            raise forms.ValidationError(text % {"before": other[:255], "type": self.type[:255]})
+            about = {"name": strange[0].removeprefix(PREFIX)[:100], "type": self.type[:255]}
+            raise forms.ValidationError(text % about)
 
     def fill(self, args: list[Any]) -> list[Any]:
         """`args` with what was filled in.

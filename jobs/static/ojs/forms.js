@@ -83,12 +83,18 @@ document.addEventListener("DOMContentLoaded", () => {
     if (job) {
         const said = line(job.elements.args, "about");
         const inputs = job.querySelector("[data-ojs-inputs]");
-        const named = () => inputs.querySelector("[name=inputs_of]")?.value ?? "";
+        const fields = () => [...inputs.querySelectorAll("input, select")];
         ask([job.elements.type], job.dataset.ojsAbout, known => {
             list(said, known.schema, known.fields);
-            // Of the same type they stay, with what is filled in.
-            if (named() !== (known.inputs ? job.elements.type.value.trim() : "")) {
-                inputs.innerHTML = known.inputs;
+            const shown = inputs.querySelector("[data-ojs-type]")?.dataset.ojsType;
+            if (shown === job.elements.type.value.trim()) {
+                return; // with what the server says of them
+            }
+            // What the types have in common keeps what is filled in.
+            const filled = new Map(fields().map(field => [field.name, field.value]));
+            inputs.innerHTML = known.inputs;
+            for (const field of fields().filter(each => filled.has(each.name))) {
+                field.value = filled.get(field.name);
             }
         });
     }
