@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.access.audit import Actor, record_action
+from jobs.http.authentication import make_key
 from jobs.models import Job, JobError, JobSchema, Queue, Source, Workflow
 from jobs.record import rollup
 from jobs.spec.identifiers import first_id
@@ -132,6 +133,7 @@ class _Scene:
         large.workflows = self._workflows()
         self._cron()
         self._schemas()
+        self._clients()
         self._operators(large)
         Worker.objects.filter(pk__in=[worker.pk for worker in self.live]).update(
             last_heartbeat_at=timezone.now()
@@ -396,6 +398,11 @@ class _Scene:
         first = {"type": "object", "required": ["to"], "properties": members}
         schema = {"type": "array", "prefixItems": [first]}
         JobSchema.objects.create(type="email.send", version="2.0", version_number=2, schema=schema)
+
+    def _clients(self) -> None:
+        engine.register_specs({kind: f"v{place % 5 + 1}" for place, kind in enumerate(TYPES)})
+        for name, scopes in (("ci", ["produce"]), ("shop", ["produce"]), ("fleet", ["work"])):
+            make_key(name, scopes=scopes)
 
     # What operators do
 
