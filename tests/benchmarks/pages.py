@@ -205,7 +205,8 @@ def fill_the_rest() -> None:
     from jobs import engine
     from jobs.access.audit import of_shell, record_action
     from jobs.http.authentication import make_key
-    from jobs.models import JobSchema
+    from jobs.models import JobSchema, RefusedFinish
+    from jobs.spec.identifiers import uuid7
     from tests.browser.records import etl
     from workers.fleet import drain, orders
     from workers.lifecycle import WorkerState
@@ -222,6 +223,9 @@ def fill_the_rest() -> None:
         engine.upsert_cron(engine.NewCronJob(f"cron-{n}", "*/15 * * * *", template))
         make_key(f"key-{n}", scopes=["produce"], project=f"project-{n % 5}")
         record_action(of_shell(), "pause_queue", kind="queue", count=1, selection={"ids": ["q"]})
+        RefusedFinish.objects.create(
+            job_id=uuid7(), operation="ack", worker_id=f"worker-{n}", state="active"
+        )
     named = [f"worker-{n}" for n in range(100)]
     drain.start(named, actor=of_shell(), floor="default=50%")
     orders.order(Worker.objects.filter(pk__in=named), WorkerState.QUIET, actor=of_shell())

@@ -53,7 +53,7 @@ def test_the_page_says_it_in_words_and_names_the_next_five_runs(admin_client, cr
     assert "At 09:00, every day" in page
     assert page.count("00:00:00 UTC") == 5, "nine o'clock in Tokyo"
     assert str(Job.objects.get().pk) in page
-    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "disable"]
+    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "disable", "delete"]
 
 
 def test_run_now_asks_and_then_enqueues(admin_client, cron):
@@ -79,7 +79,7 @@ def test_run_now_says_when_the_overlap_policy_left_it_out(admin_client, cron):
 def test_disable_and_enable(admin_client, cron):
     assert messages(confirm(admin_client, CRON, "disable", cron)) == ["1 cron job is disabled."]
     assert CronJob.objects.get().next_run_at is None
-    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "enable"]
+    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "enable", "delete"]
 
     assert messages(confirm(admin_client, CRON, "enable", cron)) == ["1 cron job is enabled."]
     assert CronJob.objects.get().next_run_at is not None

@@ -20,7 +20,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.access.audit import Actor, record_action
 from jobs.http.authentication import make_key
-from jobs.models import Job, JobError, JobSchema, Queue, Source, Workflow
+from jobs.models import Job, JobError, JobSchema, Queue, RefusedFinish, Source, Workflow
 from jobs.record import rollup
 from jobs.spec.identifiers import first_id
 from jobs.spec.lifecycle import State
@@ -92,7 +92,7 @@ class Large:
     workflows: list[Workflow] = field(default_factory=list)
 
 
-def draw(*, workers: int = 1000, finished: int = 12_000, waiting: int = 3000) -> Large:
+def draw(*, workers: int = 1000, finished: int = 6000, waiting: int = 1500) -> Large:
     """Fill an empty database.
 
     Args:
@@ -317,33 +317,33 @@ class _Scene:
     # What the server derives
 
     def _day(self) -> None:
-        """Take the samples of a day, as the reaper does: every quarter, and each minute at last.
+        """Take the samples of a day, as the reaper does, but of fewer minutes.
 
         Only where the clock that decides is this process's: on PostgreSQL there is today's alone.
         """
         if connection.vendor == "postgresql":
             return
-        ids = list(Job.objects.filter(state=State.AVAILABLE).values_list("pk", flat=True))
+        available = Job.objects.filter(state=State.AVAILABLE)
+        ids = list(available.order_by("pk").values_list("pk", flat=True))
         quiet = [worker.pk for worker in self.live if "shop-4.1" in worker.labels]
         for ago in self._times():
             # How full the queues were: some of the waiting jobs are left out of the sample.
             hours = ago / timedelta(hours=1)
             share = 0.45 + 0.4 * math.cos(hours / 3.8) * math.exp(-hours / 30)
-            hidden = ids[: int(len(ids) * share)]
-            Job.objects.filter(pk__in=hidden).update(state=State.PENDING)
+            available.filter(pk__lt=ids[int(len(ids) * share)]).update(state=State.PENDING)
             is_deploying = timedelta(hours=7) < ago < timedelta(hours=8)
             if is_deploying:
                 Worker.objects.filter(pk__in=quiet).update(state=WorkerState.QUIET)
             with clocks.ahead(-ago):
                 rollup.sample()
                 samples.sample()
-            Job.objects.filter(pk__in=hidden).update(state=State.AVAILABLE)
+            Job.objects.filter(state=State.PENDING).update(state=State.AVAILABLE)
             if is_deploying:
                 Worker.objects.filter(pk__in=quiet).update(state=WorkerState.RUNNING)
 
     def _times(self) -> Iterator[timedelta]:
-        yield from (QUARTER * number for number in range(int(DAY / QUARTER), 4, -1))
-        yield from (MINUTE * number for number in range(60, 0, -1))
+        yield from (QUARTER * number for number in range(int(DAY / QUARTER), 4, -2))
+        yield from (MINUTE * number for number in range(60, 0, -2))
 
     def _roll_up(self) -> None:
         while rollup.step():
@@ -403,6 +403,14 @@ class _Scene:
         engine.register_specs({kind: f"v{place % 5 + 1}" for place, kind in enumerate(TYPES)})
         for name, scopes in (("ci", ["produce"]), ("shop", ["produce"]), ("fleet", ["work"])):
             make_key(name, scopes=scopes)
+        for number, worker in enumerate(self.live[:12]):
+            RefusedFinish.objects.create(
+                job_id=self._id(self.now),
+                operation="ack",
+                worker_id=worker.pk,
+                state="active",
+                refused_at=self._moment(number * 7 * MINUTE),
+            )
 
     # What operators do
 
@@ -453,9 +461,8 @@ class _Scene:
         reaper.sweep(["fleet-operations"])
         # Some of them have become idle and left.
         for worker in Worker.objects.filter(pk__in=old[:24], directive=WorkerState.QUIET)[:4]:
-            Job.objects.filter(reserved_by=worker.pk).update(
-                state=State.COMPLETED, finished_at=timezone.now(), reserved_by=""
-            )
+            held = Job.objects.filter(reserved_by=worker.pk).values_list("pk", flat=True)
+            engine.complete([engine.Completion(pk, worker_id=worker.pk) for pk in held])
             Worker.objects.filter(pk=worker.pk).update(state=WorkerState.QUIET)
         reaper.sweep(["fleet-operations"])
 
