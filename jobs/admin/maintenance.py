@@ -19,7 +19,7 @@ from ..models import Maintenance
 from ..store import clock
 from . import display
 from .base import OJSModelAdmin, may
-from .notices import notice
+from .notices import maintenance_now, notice
 from .queue import PauseForm
 
 
@@ -87,7 +87,7 @@ def maintenance_notice(request: HttpRequest) -> str | None:
     """Report that nothing is handed out, why, and until when."""
     if not request.user.has_module_perms("ojs_jobs"):
         return None
-    switch = maintenance.current()
+    switch = maintenance_now(request)
     return None if switch is None else in_words(switch)
 
 
