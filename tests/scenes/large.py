@@ -203,7 +203,7 @@ class _Scene:
 
     def _done(self, kind: str, finished: datetime, **columns: Any) -> Job:
         dice = self.dice
-        slow = 25 if kind == SLOWEST else 1 + TYPES.index(kind) % 7
+        slow = 120 if kind == SLOWEST else 1 + TYPES.index(kind) % 7
         run = timedelta(seconds=slow * dice.lognormvariate(-1, 0.6))
         wait = timedelta(seconds=dice.lognormvariate(0.2, 0.9))
         started = finished - run
@@ -228,6 +228,9 @@ class _Scene:
             if dice.random() < (0.3 if kind.startswith("stock.") else 0.03):
                 job.attempt = 2
                 self._fail(job, dice.choice(ERRORS), job.started_at)
+        for minutes in range(5, 50, 6):
+            ago = timedelta(minutes=minutes)
+            made.append(self._done(SLOWEST, self._moment(ago), state=State.COMPLETED))
         Job.objects.bulk_create(made, batch_size=500)
 
     def _some_time(self) -> timedelta:
