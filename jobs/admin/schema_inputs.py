@@ -64,7 +64,7 @@ class Part:
 
     def field(self) -> forms.Field | None:
         """Its input; None if only JSON can say it."""
-        about: dict[str, Any] = {"required": False, "label": self.name}
+        about: dict[str, Any] = {"required": False}
         about["help_text"] = str(self.schema.get("description", ""))[:300]
         choices = self.schema.get("enum")
         if isinstance(choices, list) and len(choices) <= MANY:
@@ -128,9 +128,12 @@ class SchemaInputs(forms.Form):
         self.type = type
         self.schema = newest(type)
         self.parts: dict[str, Part] = {}
-        for part in parts(self.schema.schema) if self.schema else ():
+        found = parts(self.schema.schema) if self.schema else []
+        has_one = len({part.place for part in found}) == 1
+        for part in found:
             field = part.field()
             if field is not None:
+                field.label = part.member if has_one and part.member else part.name
                 self.fields[PREFIX + part.name] = field
                 self.parts[PREFIX + part.name] = part
 

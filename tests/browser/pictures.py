@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from jobs.models import OperatorAction, Workflow
+from jobs.models import OperatorAction
 from tests.pictures import CHOSEN, FOLDER
 from tests.scenes import large
 from workers.chores import reaper
@@ -38,7 +38,7 @@ class Picture:
 def pictures(scene: large.Large) -> list[Picture]:
     order = OperatorAction.objects.filter(verb="terminate_worker").latest("pk").pk
     drain = FleetOperation.objects.latest("pk").pk
-    workflow = Workflow.objects.order_by("pk")[2].pk
+    workflow = scene.workflows[2].pk
     return [
         Picture("dashboard", "ojs_workers_dashboard", query="?range=24h", tall=1240),
         Picture("breakdown", "ojs_workers_dashboard", "breakdown", query="?order=run", tall=640),
@@ -59,7 +59,7 @@ def pictures(scene: large.Large) -> list[Picture]:
 
 
 def test_take_them(log_in):
-    scene = large.draw()
+    scene = large.draw(sampled=large.QUARTER)
     page = log_in(
         viewport={"width": WIDTH, "height": TALLEST}, reduced_motion="reduce", locale="en-US"
     )

@@ -84,8 +84,8 @@ def test_a_type_with_a_schema_has_inputs_that_fill_its_arguments(log_in):
     page.goto(reverse("admin:ojs_jobs_job_add"))
 
     page.fill("#id_type", "email.send")
-    page.get_by_label("[0].to").fill("ann@example.com")
-    page.get_by_label("[0].how").select_option("fast")
+    page.get_by_label("to:", exact=True).fill("ann@example.com")
+    page.get_by_label("how:", exact=True).select_option("fast")
     page.click("text=Enqueue the job")
 
     page.locator(".messagelist .success").wait_for()

@@ -144,8 +144,7 @@ def test_an_operator_works_with_the_keyboard_alone(log_in, few):
     page.locator("#ojs-help[open]").wait_for(state="detached")
     keys.press("g")
     keys.type("Dead letter")
-    page.locator("#ojs-palette li", has_text="Dead letter").first.wait_for()
-    keys.press("Enter")
+    keys.press("Enter")  # faster than the server answers
     page.wait_for_url("**/deadjob/")
 
     # A row is ticked, an action chosen, and the question answered.

@@ -27,6 +27,7 @@ from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
 from tests import clocks
 from tests.database import connection
+from workers import protocol
 from workers.chores import reaper
 from workers.fleet import drain, orders, samples
 from workers.lifecycle import WorkerState
@@ -92,18 +93,26 @@ class Large:
     workflows: list[Workflow] = field(default_factory=list)
 
 
-def draw(*, workers: int = 1000, finished: int = 6000, waiting: int = 1500) -> Large:
+def draw(
+    *,
+    workers: int = 1000,
+    finished: int = 6000,
+    waiting: int = 1500,
+    sampled: timedelta = 2 * QUARTER,
+) -> Large:
     """Fill an empty database.
 
     Args:
         finished: jobs that ended within the last day.
         waiting: jobs that wait now, in all states of waiting.
+        sampled: time between two samples of the day.
     """
-    return _Scene(workers, finished, waiting).draw()
+    return _Scene(workers, finished, waiting, sampled).draw()
 
 
 class _Scene:
-    def __init__(self, workers: int, finished: int, waiting: int) -> None:
+    def __init__(self, workers: int, finished: int, waiting: int, sampled: timedelta) -> None:
+        self.sampled = sampled
         self.dice = random.Random(42)
         self.now = timezone.now()
         self.sizes = (workers, finished, waiting)
@@ -203,7 +212,7 @@ class _Scene:
 
     def _done(self, kind: str, finished: datetime, **columns: Any) -> Job:
         dice = self.dice
-        slow = 120 if kind == SLOWEST else 1 + TYPES.index(kind) % 7
+        slow = 45 if kind == SLOWEST else 1 + TYPES.index(kind) % 7
         run = timedelta(seconds=slow * dice.lognormvariate(-1, 0.6))
         wait = timedelta(seconds=dice.lognormvariate(0.2, 0.9))
         started = finished - run
@@ -345,7 +354,8 @@ class _Scene:
                 Worker.objects.filter(pk__in=quiet).update(state=WorkerState.RUNNING)
 
     def _times(self) -> Iterator[timedelta]:
-        yield from (QUARTER * number for number in range(int(DAY / QUARTER), 4, -2))
+        hours = DAY - timedelta(hours=1)
+        yield from (DAY - number * self.sampled for number in range(int(hours / self.sampled)))
         yield from (MINUTE * number for number in range(60, 0, -2))
 
     def _roll_up(self) -> None:
@@ -359,8 +369,8 @@ class _Scene:
     def _limits(self) -> None:
         rate = {"rate_limit": {"rate": {"limit": 600, "period": "PT1M"}}}
         engine.queues.configure("webhooks", rate, create=False)
-        Queue.objects.filter(pk="video").update(concurrency=120)
-        Queue.objects.filter(pk="bulk").update(concurrency=40)
+        Queue.objects.filter(pk="video").update(concurrency=600)
+        Queue.objects.filter(pk="bulk").update(concurrency=400)
 
     def _workflows(self) -> list[Workflow]:
         made = []
@@ -467,6 +477,9 @@ class _Scene:
             held = Job.objects.filter(reserved_by=worker.pk).values_list("pk", flat=True)
             engine.complete([engine.Completion(pk, worker_id=worker.pk) for pk in held])
             Worker.objects.filter(pk=worker.pk).update(state=WorkerState.QUIET)
+        reaper.sweep(["fleet-operations"])
+        for worker in Worker.objects.filter(directive=WorkerState.TERMINATE, pk__in=old[:24]):
+            protocol.deregister(worker.pk)
         reaper.sweep(["fleet-operations"])
 
     def _actor(self, name: str = "") -> Actor:
