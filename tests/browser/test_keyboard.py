@@ -87,6 +87,13 @@ def press(page, selector: str) -> None:
     page.keyboard.press("Enter")
 
 
+def confirm(page) -> None:
+    """Submit the question once it is there."""
+    page.locator("[name=confirmed]").wait_for(state="attached")
+    press(page, ".submit-row [type=submit]")
+    page.locator(".messagelist .success").wait_for()
+
+
 @pytest.fixture
 def few():
     """A little of everything: every page has its parts, and none many rows."""
@@ -170,8 +177,7 @@ def test_an_operator_works_with_the_keyboard_alone(log_in, few):
     keys.press("Enter")
     page.wait_for_url("**/change/**")
     press(page, ".object-tools button.ojs-danger")
-    press(page, ".submit-row [type=submit]")
-    page.locator(".messagelist .success").wait_for()
+    confirm(page)
     assert Job.objects.get(pk=waiting.pk).state == State.CANCELLED
 
     # A cell of the fleet map is chosen, and its worker quieted.
@@ -181,8 +187,7 @@ def test_an_operator_works_with_the_keyboard_alone(log_in, few):
     page.locator("[data-ojs-chosen]", has_text="1 selected").wait_for()
     tab_to(page, "button[value=quiet]", "Shift+Tab")
     keys.press("Enter")
-    press(page, ".submit-row [type=submit]")
-    page.locator(".messagelist .success").wait_for()
+    confirm(page)
     assert Worker.objects.filter(directive="quiet").count() == 1
 
     # A job is made.
