@@ -38,7 +38,6 @@ class Picture:
 def pictures(scene: large.Large) -> list[Picture]:
     order = OperatorAction.objects.filter(verb="terminate_worker").latest("pk").pk
     drain = FleetOperation.objects.latest("pk").pk
-    workflow = scene.workflows[2].pk
     return [
         Picture("dashboard", "ojs_workers_dashboard", query="?range=24h", tall=1240),
         Picture("breakdown", "ojs_workers_dashboard", "breakdown", query="?order=run", tall=640),
@@ -53,7 +52,6 @@ def pictures(scene: large.Large) -> list[Picture]:
         Picture("cron", "ojs_jobs_cronjob", "change", "daily-report", tall=900),
         Picture("dead-letter", "ojs_jobs_deadjob", tall=900),
         Picture("queues", "ojs_jobs_queue", tall=800),
-        Picture("workflow", "ojs_jobs_workflow", "change", workflow, tall=760),
         Picture("audit", "ojs_jobs_operatoraction", tall=800),
     ]
 
