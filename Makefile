@@ -11,6 +11,7 @@
 #   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
 #   make docs     the documentation as a site in build/docs, every link inside it checked
 #                 (ARGS="-b linkcheck" asks for the links to other sites as well)
+#   make pictures  the pictures of docs/operators.md anew, with Chromium   (ARGS="dashboard jobs": some)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
 #                 (ARGS="--help" shows the options; docs/reliability.md)
@@ -37,7 +38,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-fast test-django6 test-sites check lock docs release-check bench campaign clean
+.PHONY: help install run test test-fast test-django6 test-sites check lock docs pictures release-check bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -123,6 +124,10 @@ docs:
 
 release-check: install
 	$(BIN)/python -m tests.release $(ARGS)
+
+# Look at each before it is committed.
+pictures: install
+	$(BIN)/python -m tests.pictures $(ARGS)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -43,6 +43,7 @@ ACTION_TAKES = {
     ("cronjob", "run_now"): "operate_cron",
     ("cronjob", "enable"): "operate_cron",
     ("cronjob", "disable"): "operate_cron",
+    ("cronjob", "delete"): "delete_cronjob",
     ("job", "cancel"): "cancel_job",
     ("job", "retry"): "retry_job",
     ("job", "run_now"): "run_job",

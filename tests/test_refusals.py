@@ -16,7 +16,7 @@ from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.http.authentication import forget_keys, make_key
-from jobs.models import ApiKey, Job
+from jobs.models import ApiKey, CronJob, Job
 from jobs.spec.validation import new_job
 from jobs.store import clock
 from tests.access import test_walk_http as walk
@@ -224,6 +224,11 @@ def ended_workflow(stage: Stage) -> Any:
     return stage.send()
 
 
+def declared_by_code(stage: Stage) -> Any:
+    CronJob.objects.update(declared_by="shop")
+    return stage.send()
+
+
 def by_another_worker(stage: Stage) -> Any:
     _, key = make_key("of another", scopes=["work"], worker_id="another")
     return stage.send(key=key)
@@ -261,6 +266,7 @@ THERE |= {
     ("cron.create", (413, "metadata_too_large")): enqueuing(
         lambda _: {"meta": {"a": "x" * 70_000}}
     ),
+    ("cron.destroy", (409, "conflict")): declared_by_code,
     ("checkpoint.retrieve", (409, "conflict")): by_another_worker,
     ("checkpoint.destroy", (409, "conflict")): by_another_worker,
     ("jobs.create", (404, "job_not_found")): about("", parent_id=UNKNOWN_IN_FLARE),

@@ -26,6 +26,7 @@ OPERATES = frozenset(
         "operate_cron",
         "add_cronjob",
         "change_cronjob",
+        "delete_cronjob",
         "register_spec",
         "pause_queue",
         "maintenance",

@@ -226,6 +226,12 @@ def back(request: HttpRequest) -> HttpResponseRedirect:
     return HttpResponseRedirect(_back_url(request))
 
 
+def back_to_list(request: HttpRequest) -> HttpResponseRedirect:
+    """Return to the list: the page of what was deleted, where it may have started, is gone."""
+    url = _back_url(request)
+    return HttpResponseRedirect(url if url.partition("?")[0] == request.path else request.path)
+
+
 def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int) -> HttpResponse:
     """Report how many objects were changed and how many were not; return to where it started."""
     left = asked - done

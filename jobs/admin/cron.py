@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import DELETION
 from django.core.exceptions import PermissionDenied
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -17,16 +18,16 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request, record_action
-from ..errors import Conflict, OJSError
+from ..errors import Conflict, NotFound, OJSError
 from ..models import CronJob, CronRun
 from ..spec.schedules import InvalidSchedule, read_schedule, upcoming
 from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
-from .confirm import Answer, Question, ask, say, trace
+from .confirm import Answer, Question, ask, back_to_list, say, trace
 from .cron_form import CronForm, drawn, preview
 from .cron_words import in_words
-from .job_form import suggest
+from .job_form import offer_projects, projects, suggest
 
 RUNS = 10
 
@@ -48,15 +49,16 @@ class CronJobAdmin(OJSModelAdmin):
     search_fields = ("name", "description")
     ordering = ("name",)
     sortable_by = ("name", "next_run", "last_run", "run_count")
-    actions = ("run_now", "enable", "disable")
+    actions = ("run_now", "enable", "disable", "delete")
     sensitive = ("template",)
     buttons: ClassVar[dict[str, Any]] = {
         "run_now": _("Run now"),
         "enable": _("Enable"),
         "disable": _("Disable"),
+        "delete": _("Delete"),
     }
     fieldsets = (
-        (None, {"fields": ("name", "shown_state", "description", "overlap_policy")}),
+        (None, {"fields": ("name", "shown_state", "project", "description", "overlap_policy")}),
         (
             _("Schedule"),
             {"fields": ("shown_expression", "meaning", "timezone", "next_runs", "last_run")},
@@ -66,6 +68,7 @@ class CronJobAdmin(OJSModelAdmin):
     )
     readonly_fields = (
         "shown_state",
+        "project",
         "shown_expression",
         "meaning",
         "next_runs",
@@ -84,6 +87,8 @@ class CronJobAdmin(OJSModelAdmin):
 
     has_operate_permission = may("ojs_jobs.operate_cron")
     has_add_permission = may("ojs_jobs.add_cronjob")
+    # Not Django's own page, which would delete past the engine.
+    has_remove_permission = may("ojs_jobs.delete_cronjob")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         user: Any = request.user
@@ -92,11 +97,12 @@ class CronJobAdmin(OJSModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
-            about = ("name", "description", "enabled")
+            about = ("name", "description", "enabled", *(("project",) if projects() else ()))
             return ((None, {"fields": about}), *self.made_of)
         if not self.has_change_permission(request, obj):
             return self.fieldsets
-        about = ("name", "shown_state", *(("declared",) if obj.declared_by else ()), "description")
+        known = (*(("project",) * bool(obj.project)), *(("declared",) * bool(obj.declared_by)))
+        about = ("name", "shown_state", *known, "description")
         runs = (_("Runs"), {"fields": ("last_run", "run_count", "runs")})
         return ((None, {"fields": about}), *self.made_of, runs)
 
@@ -105,7 +111,16 @@ class CronJobAdmin(OJSModelAdmin):
             return ("shown_preview",)
         if not self.has_change_permission(request, obj):
             return self.readonly_fields
-        return ("name", "shown_state", "declared", "shown_preview", "last_run", "run_count", "runs")
+        return (
+            "name",
+            "shown_state",
+            "project",
+            "declared",
+            "shown_preview",
+            "last_run",
+            "run_count",
+            "runs",
+        )
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kw: Any
@@ -118,6 +133,7 @@ class CronJobAdmin(OJSModelAdmin):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 suggest(self, request)
+                offer_projects(self)
 
         return Suggesting
 
@@ -180,7 +196,8 @@ class CronJobAdmin(OJSModelAdmin):
             cron.last = last.get(cron.pk)
 
     def allowed(self, obj: Any) -> Collection[str]:
-        return ("run_now", "disable") if obj.enabled else ("run_now", "enable")
+        switch = "disable" if obj.enabled else "enable"
+        return ("run_now", switch) if obj.declared_by else ("run_now", switch, "delete")
 
     @admin.display(description=_("state"))
     def shown_state(self, cron: CronJob) -> SafeString:
@@ -320,7 +337,48 @@ class CronJobAdmin(OJSModelAdmin):
         )
         return say(self, request, done, text % {"count": done}, done)
 
+    @admin.action(description=_("Delete selected cron jobs"), permissions=["remove"])
+    def delete(self, request: HttpRequest, queryset: Any) -> Any:
+        if "confirmed" not in request.POST:
+            self._leave(request, queryset.exclude(declared_by=""))
+        answer = ask(self, request, queryset, DELETE)
+        if not isinstance(answer, Answer):
+            return answer
+        deleted, declared = [], []
+        with atomic():
+            for cron in answer.objects:
+                try:
+                    engine.delete_cron(cron.pk)
+                except Conflict:
+                    declared.append(cron.pk)
+                except NotFound:
+                    continue  # deleted meanwhile
+                else:
+                    deleted.append(cron)
+            message = gettext("Deleted.")
+            trace(request, "delete_cron", deleted, answer, message=message, flag=DELETION)
+        self._leave(request, CronJob.objects.filter(pk__in=declared))
+        done = len(deleted)
+        text = ngettext(
+            "%(count)d cron job was deleted.", "%(count)d cron jobs were deleted.", done
+        )
+        level = messages.SUCCESS if done else messages.WARNING
+        self.message_user(request, text % {"count": done}, level)
+        return back_to_list(request)
 
+    def _leave(self, request: HttpRequest, crons: Any) -> None:
+        """Say of cron jobs that the code declares why they are not deleted."""
+        for cron in crons.exclude(declared_by="")[:NAMED]:
+            text = gettext(
+                "“%(name)s” is not deleted: the code of %(site)s declares it, and would register "
+                "it again. Remove it there, or disable it here."
+            )
+            about = {"name": cron.pk, "site": cron.declared_by}
+            self.message_user(request, text % about, messages.WARNING)
+
+
+NAMED = 5
+"""Cron jobs that messages name."""
 REASONS = {
     "manual": _("by hand"),
     "overlap_skip": _("an earlier run has not finished"),
@@ -355,4 +413,16 @@ DISABLE = Question(
     consequence=_("They do not run until they are enabled. Jobs they have made are not affected."),
     button=_("Disable these cron jobs"),
     template="admin/ojs/confirm_crons.html",
+)
+DELETE = Question(
+    action="delete",
+    title=_("Delete cron jobs"),
+    consequence=_(
+        "They never run again. Jobs they have made are not affected, nor is the record of what was "
+        "done with them. There is no way back."
+    ),
+    button=_("Delete these cron jobs"),
+    is_destructive=True,
+    template="admin/ojs/confirm_crons.html",
+    concerns=lambda crons: crons.filter(declared_by=""),
 )

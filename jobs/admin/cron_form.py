@@ -23,7 +23,7 @@ from ..spec.validation import OPTION_NAMES
 from ..store import clock
 from . import display
 from .cron_words import in_words
-from .job_form import WIDE, JSONText, Suggesting
+from .job_form import WIDE, JSONText, Suggesting, other_options, project_field
 
 RUNS = 5
 YEAR = 366
@@ -54,13 +54,8 @@ class CronForm(forms.ModelForm):
         label=_("Arguments"), rows=6, kind="array", initial=[], help_text=_("A JSON array.")
     )
     meta = JSONText(label=_("Meta"), rows=3, kind="object", initial={}, required=False)
-    options = JSONText(
-        label=_("Other options"),
-        rows=3,
-        kind="object",
-        required=False,
-        help_text=_('As producers send them: {"max_attempts": 5, "timeout": 60000}. Empty: none.'),
-    )
+    options = other_options()
+    project = project_field()
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)
     )
@@ -75,6 +70,8 @@ class CronForm(forms.ModelForm):
         if cron is not None:
             kwargs["initial"] = _template_of(cron) | (kwargs.get("initial") or {})
         super().__init__(*args, **kwargs)
+        if cron is not None:
+            del self.fields["project"]
         self._suggest("expression", EXAMPLES)
         self._suggest("timezone", sorted(zone_names()))
 
@@ -99,6 +96,8 @@ class CronForm(forms.ModelForm):
             return
         if "enabled" not in self.fields:
             self.new = replace(self.new, enabled=None)
+        # It is chosen once: afterwards the jobs that were made belong to it.
+        self.new = replace(self.new, project=self.cleaned_data.get("project", ""))
 
     def _document(self) -> dict[str, Any]:
         data = self.cleaned_data

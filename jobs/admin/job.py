@@ -22,7 +22,7 @@ from ..record import dashboard
 from ..spec.lifecycle import Event, State, sources
 from . import display
 from .base import may
-from .confirm import Answer, Question, ask, in_batches, say
+from .confirm import Answer, Question, ask, back_to_list, in_batches, say
 from .filters import CreatedFilter, QueueFilter, StateFilter, TypeFilter
 from .job_page import JobPages
 from .making import about_view, add_view
@@ -164,7 +164,8 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
         "%(count)d jobs were deleted from the dead letter.",
         done,
     )
-    return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+    say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+    return back_to_list(request)
 
 
 def as_jobs(answer: Answer) -> Answer:

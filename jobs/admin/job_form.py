@@ -18,8 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from .. import engine
 from ..access.audit import of_request, record_action
 from ..access.projects import assign_project
+from ..conf import ojs_settings
 from ..errors import OJSError
-from ..models import Job, JobSchema, JobSpec, Queue, TypeRollup
+from ..models import ApiKey, Job, JobSchema, JobSpec, Queue, Scope, TypeRollup
 from ..record import parts
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..store import clock
@@ -29,6 +30,8 @@ WIDE = {"class": "vTextField", "autocomplete": "off"}
 FIELDS = ("type", "queue", "priority", "args", "meta", "tags")
 SAMPLE = 1000
 """Newest jobs whose types are suggested, beside those of the roll-ups."""
+WORKS = {Scope.WORK, Scope.DATA_WRITE}
+"""Scopes with which a worker fetches."""
 CHOICES = 500
 """Most names that are suggested; any other can be typed all the same."""
 
@@ -121,6 +124,57 @@ class JobForm(forms.Form):
         named = str(refusal.details.get("field", "")).removeprefix("options.")
         field = named.partition(".")[0].partition("[")[0]
         self.add_error(field if field in self.fields else None, refusal.message)
+
+
+def other_options() -> JSONText:
+    """The field for the options of a job that have no field of their own."""
+    return JSONText(
+        label=_("Other options"),
+        rows=3,
+        kind="object",
+        required=False,
+        help_text=_('As producers send them: {"max_attempts": 5, "timeout": 60000}. Empty: none.'),
+    )
+
+
+def project_field() -> forms.ChoiceField:
+    """The field for a job's project; `offer_projects` gives it its choices."""
+    return forms.ChoiceField(
+        label=_("Project"),
+        required=False,
+        help_text=_("Which keys see the job, and whose workers run it."),
+    )
+
+
+def offer_projects(form: forms.Form | forms.ModelForm) -> None:
+    """Offer the projects of the API keys; without any there is nothing to choose."""
+    if "project" not in form.fields:
+        return
+    found = projects()
+    if not found:
+        del form.fields["project"]
+        return
+    field: Any = form.fields["project"]
+    field.choices = [("", _("none: for workers of no project")), *((one, one) for one in found)]
+    form.initial.setdefault("project", _only_project())
+
+
+def projects() -> list[str]:
+    """The projects of the API keys that work."""
+    keys = ApiKey.objects.usable().exclude(project="").order_by("project")
+    return list(keys.values_list("project", flat=True).distinct()[:CHOICES])
+
+
+def _only_project() -> str:
+    """The project all of whose workers have keys; empty if some worker has none.
+
+    A job without a project would then run nowhere.
+    """
+    if ojs_settings.ALLOW_ANONYMOUS:
+        return ""
+    keys = ApiKey.objects.usable().values_list("project", "scopes")
+    working = {project for project, scopes in keys if WORKS.intersection(scopes)}
+    return working.pop() if len(working) == 1 else ""
 
 
 def suggest(form: forms.Form, request: HttpRequest) -> None:

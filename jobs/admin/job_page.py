@@ -27,6 +27,7 @@ from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy, related
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
+from .notices import maintenance_now
 from .search import HELP, search
 from .timeline import bar, timeline
 from .why import Reason, why
@@ -164,6 +165,10 @@ class JobPages(ReadOnlyModelAdmin):
     ) -> Any:
         job = kwargs["obj"]
         errors = list(job.errors.order_by("-pk"))
+        # For the envelope, which is hidden as a whole.
+        job.error_rows = [
+            {name: getattr(error, name) for name in ERROR_FIELDS} for error in reversed(errors)
+        ]
         for error in errors if job.is_redacted else ():
             for name, shown in redact_quotes(_quoting(error)).items():
                 setattr(error, name, shown)
@@ -174,6 +179,7 @@ class JobPages(ReadOnlyModelAdmin):
         context["timeline"] = timeline(job, self.admin_site.name)
         context["bar"] = bar(context["timeline"])
         context["original_of_job"], context["copies_of_job"] = related(job, self.admin_site.name)
+        job.maintenance = maintenance_now(request)
         context["why"] = why(job)
         context["reasons"] = self._reasons(request, context["why"])
         if may_copy(request, job):
@@ -327,7 +333,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("envelope"))
     def raw(self, job: Any) -> str | SafeString:
-        document = envelope(job, job.errors.values(*ERROR_FIELDS))
+        document = envelope(job, job.error_rows)
         return display.json_block(redact_quotes(document) if job.is_redacted else document)
 
 

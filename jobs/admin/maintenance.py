@@ -18,7 +18,7 @@ from ..engine import maintenance
 from ..models import Maintenance
 from ..store import clock
 from .base import OJSModelAdmin, may
-from .notices import notice
+from .notices import maintenance_now, notice
 from .queue import PauseForm
 
 
@@ -86,5 +86,5 @@ def maintenance_notice(request: HttpRequest) -> str | None:
     """Report that nothing is handed out, why, and until when."""
     if not request.user.has_module_perms("ojs_jobs"):
         return None
-    switch = maintenance.current()
+    switch = maintenance_now(request)
     return None if switch is None else maintenance.in_words(switch)

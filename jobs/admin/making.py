@@ -8,17 +8,19 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..errors import DuplicateJob, OJSError
-from ..models import Job, JobSchema
+from ..models import Job
 from ..spec.validation import OPTION_NAMES
 from ..store.database import atomic
 from . import display
-from .job_form import JobForm, JSONText, enqueue, suggest
+from .job_form import JobForm, enqueue, offer_projects, other_options, project_field, suggest
+from .schema_inputs import SchemaInputs, parts
 
 UNIQUE = (
     ("", _("no")),
@@ -32,7 +34,8 @@ CONFLICTS = (
     ("replace", _("cancel the one there is")),
 )
 HAVE_A_FIELD = {"queue", "priority", "tags", "delay_until", "scheduled_at", "unique", "meta"}
-MOST_FIELDS = 50
+SHOW_INPUTS = "_inputs"
+"""The button that asks for the inputs of a type, where no script does."""
 
 
 class NewJobForm(JobForm):
@@ -45,17 +48,13 @@ class NewJobForm(JobForm):
     on_conflict = forms.ChoiceField(
         label=_("If there is one"), required=False, choices=CONFLICTS, initial="reject"
     )
-    options = JSONText(
-        label=_("Other options"),
-        rows=3,
-        kind="object",
-        required=False,
-        help_text=_('As producers send them: {"max_attempts": 5, "timeout": 60000}. Empty: none.'),
-    )
+    options = other_options()
+    project = project_field()
     field_order = (
         "type",
         "args",
         "queue",
+        "project",
         "delay_until",
         "priority",
         "unique",
@@ -105,10 +104,14 @@ def add_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """Show an empty form, or one filled in from the address; enqueue the job and show it."""
     if not model_admin.has_add_permission(request):
         raise PermissionDenied
-    asked = {name: value for name, value in request.GET.items() if name in NewJobForm.base_fields}
-    form = NewJobForm(request.POST or None, initial=NEW | asked)
+    sent = request.POST if request.method == "POST" and SHOW_INPUTS not in request.POST else None
+    filled = request.GET if request.method == "GET" else request.POST
+    asked = {name: value for name, value in filled.items() if name in NewJobForm.base_fields}
+    form = NewJobForm(sent, initial=NEW | asked)
+    inputs = SchemaInputs(str(asked.get("type", "")).strip(), sent, request.POST)
     suggest(form, request)
-    if form.is_valid():
+    offer_projects(form)
+    if form.is_valid() and inputs.is_valid() and _fill(form, inputs):
         made = _enqueue(request, form)
         if made is not None:
             return _show(model_admin, request, made)
@@ -118,10 +121,24 @@ def add_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "media": model_admin.media,
         "title": gettext("New job"),
         "form": form,
+        "inputs": inputs,
         "about_url": reverse("admin:ojs_jobs_job_about", current_app=model_admin.admin_site.name),
     }
     request.current_app = model_admin.admin_site.name
     return TemplateResponse(request, "admin/ojs/new_job.html", context)
+
+
+def _fill(form: NewJobForm, inputs: SchemaInputs) -> bool:
+    """Put what stands in the inputs into the arguments; False if they cannot take it."""
+    args = form.cleaned_data["args"]
+    if not isinstance(args, list):
+        return True  # refused with the job
+    try:
+        form.cleaned_data["args"] = inputs.fill(args)
+    except forms.ValidationError as problem:
+        form.add_error("args", problem)
+        return False
+    return True
 
 
 def _enqueue(request: HttpRequest, form: NewJobForm) -> Any:
@@ -129,7 +146,11 @@ def _enqueue(request: HttpRequest, form: NewJobForm) -> Any:
     try:
         with atomic():
             return enqueue(
-                request, form.document(), form.cleaned_data["reason"], gettext("Enqueued by hand.")
+                request,
+                form.document(),
+                form.cleaned_data["reason"],
+                gettext("Enqueued by hand."),
+                project=form.cleaned_data.get("project", ""),
             )
     except DuplicateJob as refusal:
         text = gettext("There is such a job already: %(id)s.")
@@ -153,43 +174,18 @@ def _show(model_admin: Any, request: HttpRequest, made: Any) -> HttpResponse:
 
 
 def about_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    """What is known of the type that is typed: `{"schema": version, "fields": [text, …]}`."""
+    """What is known of the type that is typed.
+
+    `{"schema": title, "fields": [text, …], "inputs": HTML}`, all empty without a schema.
+    """
     if not model_admin.has_add_permission(request):
         raise PermissionDenied
-    schema = JobSchema.objects.filter(type=request.GET.get("type", "")).first()
-    if schema is None:
-        return JsonResponse({"schema": "", "fields": []})
-    title = gettext("Arguments of version %(version)s") % {"version": schema.version}
-    return JsonResponse({"schema": title, "fields": list(_fields(schema.schema))[:MOST_FIELDS]})
-
-
-def _fields(schema: Any) -> Any:
-    """One line for each field that a JSON Schema of arguments describes."""
-    if not isinstance(schema, dict):
-        return
-    items = schema.get("prefixItems") or schema.get("items")
-    parts = items if isinstance(items, list) else [items if isinstance(items, dict) else schema]
-    for place, part in enumerate(parts):
-        if not isinstance(part, dict):
-            continue
-        members = part.get("properties")
-        if not isinstance(members, dict):
-            if part is not schema:
-                yield _line(f"[{place}]", part, False)
-            continue
-        required = part.get("required")
-        required = required if isinstance(required, list) else []
-        before = f"[{place}]." if part is not schema else ""
-        for name, member in members.items():
-            yield _line(f"{before}{name}", member, name in required)
-
-
-def _line(name: str, member: Any, is_required: bool) -> str:
-    member = member if isinstance(member, dict) else {}
-    kind = member.get("type") or ("enum" if "enum" in member else "")
-    kind = " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
-    choices = member.get("enum")
-    said = [kind, gettext("required") if is_required else ""]
-    said.append(", ".join(map(str, choices)) if isinstance(choices, list) else "")
-    said.append(str(member.get("description", "")))
-    return f"{name}: {'; '.join(part for part in said if part)}"[:300]
+    inputs = SchemaInputs(request.GET.get("type", "").strip())
+    described = parts(inputs.schema.schema) if inputs.schema else ()
+    return JsonResponse(
+        {
+            "schema": inputs.title,
+            "fields": [part.described() for part in described],
+            "inputs": render_to_string("admin/ojs/inputs.html", {"inputs": inputs}, request),
+        }
+    )

@@ -60,7 +60,10 @@ def reason(source: Source) -> Source:
 
 
 def why(job: Any) -> list[str]:
-    """Return what keeps a waiting job from running; empty for one that runs or has finished."""
+    """Return what keeps a waiting job from running; empty for one that runs or has finished.
+
+    `job.maintenance` is the switch of maintenance mode, if it is on.
+    """
     if job.state not in WAITING:
         return []
     found = [text for source in _sources for text in source(job)]
@@ -125,7 +128,7 @@ def expired(job: Any) -> Iterator[str]:
 
 @reason
 def maintenance(job: Any) -> Iterator[str]:
-    switch = Maintenance.objects.on().first()
+    switch = job.maintenance
     if switch:
         text = _("Maintenance mode is on: nothing is fetched.")
         yield Reason(f"{text} {switch.reason}".strip(), Maintenance)

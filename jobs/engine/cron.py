@@ -17,7 +17,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from ..access.projects import assign_project
-from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
+from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..record.events import cron_event, record
@@ -196,9 +196,17 @@ def delete_cron(name: str) -> CronJob:
 
     Raises:
         NotFound: there is none with this name.
+        Conflict: the site's code declares it, and would register it again.
     """
     with atomic():
         row = _found(name)
+        if row.declared_by:
+            raise Conflict(
+                f"Cron job '{name}' is declared by the code of {row.declared_by}, which would "
+                "register it again.",
+                hint="Disable it, remove it from that code, or register it again to take it over.",
+                declared_by=row.declared_by,
+            )
         CronJob.objects.filter(pk=name).delete()
     return row
 

@@ -25,6 +25,20 @@ def ojs_notices(context: dict[str, Any]) -> dict[str, Any]:
 
 
 @register.simple_tag
+def ojs_narrowed(changes: Any) -> list[tuple[str, str, str]]:
+    """The filters that are in use: title, what is chosen, and the query string without it."""
+    found = []
+    for spec in changes.filter_specs:
+        every, *others = spec.choices(changes)
+        found += [
+            (str(spec.title), str(choice["display"]), every["query_string"])
+            for choice in others
+            if choice["selected"]
+        ]
+    return found
+
+
+@register.simple_tag
 def ojs_chip(kind: str, text: str = "") -> SafeString:
     from ..admin.display import chip
 

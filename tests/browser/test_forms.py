@@ -74,3 +74,19 @@ def test_without_script_a_cron_job_is_made_and_shows_its_next_runs(log_in):
     page.click("[name=_continue]")
 
     assert page.locator("[data-ojs-preview] li").count() == 7
+
+
+def test_a_type_with_a_schema_has_inputs_that_fill_its_arguments(log_in):
+    members = {"to": {"type": "string"}, "how": {"enum": ["fast", "slow"]}}
+    schema = {"prefixItems": [{"type": "object", "properties": members, "required": ["to"]}]}
+    JobSchema.objects.create(type="email.send", version="1", version_number=1, schema=schema)
+    page = log_in()
+    page.goto(reverse("admin:ojs_jobs_job_add"))
+
+    page.fill("#id_type", "email.send")
+    page.get_by_label("to:", exact=True).fill("ann@example.com")
+    page.get_by_label("how:", exact=True).select_option("fast")
+    page.click("text=Enqueue the job")
+
+    page.locator(".messagelist .success").wait_for()
+    assert Job.objects.get().args == [{"to": "ann@example.com", "how": "fast"}]

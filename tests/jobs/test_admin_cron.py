@@ -9,6 +9,7 @@ from django.utils import translation
 
 from jobs import engine
 from jobs.admin.cron_words import in_words
+from jobs.http.authentication import make_key
 from jobs.models import CronJob, Job, OperatorAction
 from jobs.spec.schedules import read_schedule
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
@@ -52,7 +53,7 @@ def test_the_page_says_it_in_words_and_names_the_next_five_runs(admin_client, cr
     assert "At 09:00, every day" in page
     assert page.count("00:00:00 UTC") == 5, "nine o'clock in Tokyo"
     assert str(Job.objects.get().pk) in page
-    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "disable"]
+    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "disable", "delete"]
 
 
 def test_run_now_asks_and_then_enqueues(admin_client, cron):
@@ -78,7 +79,7 @@ def test_run_now_says_when_the_overlap_policy_left_it_out(admin_client, cron):
 def test_disable_and_enable(admin_client, cron):
     assert messages(confirm(admin_client, CRON, "disable", cron)) == ["1 cron job is disabled."]
     assert CronJob.objects.get().next_run_at is None
-    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "enable"]
+    assert buttons(admin_client.get(page_of(cron))) == ["run_now", "enable", "delete"]
 
     assert messages(confirm(admin_client, CRON, "enable", cron)) == ["1 cron job is enabled."]
     assert CronJob.objects.get().next_run_at is not None
@@ -300,3 +301,61 @@ def test_who_may_only_look_makes_and_changes_nothing(cron):
     assert client.post(page_of(cron), SENT).status_code == 403
     assert client.get(reverse(f"admin:{CRON}_preview")).status_code == 403
     assert "_save" not in client.get(page_of(cron)).content.decode()
+
+
+@pytest.mark.parametrize("begins", ["list", "page"])
+def test_a_cron_job_is_deleted_and_that_is_recorded(cron, begins):
+    client = staff("view_cronjob", "delete_cronjob")
+    engine.upsert_cron(engine.NewCronJob("other", "@daily", cron.template))
+
+    asked = (
+        press(client, client.get(page_of(cron)), "delete")
+        if begins == "page"
+        else choose(client, CRON, "delete", cron)
+    )
+    page = answer(client, asked, reason="It is not read any more")
+
+    assert page.request["PATH_INFO"] == list_of(CRON)
+    assert messages(page) == ["1 cron job was deleted."]
+    assert list(CronJob.objects.values_list("pk", flat=True)) == ["other"]
+    done = OperatorAction.objects.get()
+    assert (done.verb, done.reason, done.count) == ("delete_cron", "It is not read any more", 1)
+
+
+def test_one_that_the_code_declares_is_not_deleted_and_the_reason_is_given(cron, api):
+    CronJob.objects.update(declared_by="shop")
+    client = staff("view_cronjob", "delete_cronjob")
+    assert buttons(client.get(page_of(cron))) == []
+
+    page = client.post(
+        list_of(CRON), {"action": "delete", "_selected_action": cron.pk, "index": "0"}, follow=True
+    )
+    refused = api.delete(f"/ojs/v1/cron/{cron.pk}")
+
+    assert messages(page)[0].startswith("“daily-report” is not deleted: the code of shop declares")
+    assert refused.status_code == 409 and "shop" in refused.json()["error"]["message"]
+    assert CronJob.objects.exists() and not OperatorAction.objects.exists()
+
+
+def test_one_that_the_code_declares_meanwhile_stays(cron):
+    client = staff("view_cronjob", "delete_cronjob")
+    asked = choose(client, CRON, "delete", cron)
+    CronJob.objects.update(declared_by="shop")
+
+    answer(client, asked)
+
+    assert CronJob.objects.exists()
+
+
+def test_a_new_cron_job_belongs_to_the_project_that_was_chosen(cron):
+    make_key("acme's", scopes=["work"], project="acme")
+    client = staff("view_cronjob", "add_cronjob", "change_cronjob")
+
+    client.post(add(), SENT | {"project": "acme"})
+
+    made = CronJob.objects.get(pk=SENT["name"])
+    assert made.project == "acme"
+    assert "acme" in client.get(page_of(made)).content.decode()
+    client.post(page_of(made), SENT | {"description": "Now with words"})
+    made.refresh_from_db()
+    assert (made.project, made.description) == ("acme", "Now with words")

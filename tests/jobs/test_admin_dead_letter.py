@@ -90,6 +90,16 @@ def test_dead_jobs_are_discarded_for_good():
     assert entry.change_message == "Deleted from the dead letter. Reason: Spam"
 
 
+def test_who_discards_a_job_on_its_page_is_led_to_the_list():
+    ops = staff("view_deadjob", "discard_job")
+    job = JobFactory(dead=True)
+
+    done = answer(ops, press(ops, ops.get(page_of(job)), "discard"))
+
+    assert done.request["PATH_INFO"] == list_of(DEAD)
+    assert messages(done) == ["1 job was deleted from the dead letter."]
+
+
 def test_a_job_retried_while_the_operator_was_asked_is_not_deleted():
     ops = staff("view_deadjob", "discard_job", "retry_job")
     job = JobFactory(dead=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from jobs.http.authentication import make_key
 from jobs.models import Job, JobSchema, OperatorAction, Queue
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory
@@ -149,6 +150,9 @@ def test_the_fields_of_a_types_newest_schema_are_told():
     known = clerk().get(about, {"type": "email.send"}).json()
     unknown = staff("enqueue_job", username="b").get(about, {"type": "other"}).json()
 
+    inputs = known.pop("inputs")
+    assert 'name="input-[0].to"' in inputs and "&quot;fast&quot;" in inputs and "number" in inputs
+    assert unknown.pop("inputs").strip() == ""
     assert known == {
         "schema": "Arguments of version 2",
         "fields": ["[0].to: string; required; Who", "[0].how: enum; fast, slow", "[1]: integer"],
@@ -166,3 +170,109 @@ def test_a_schema_in_an_odd_form_breaks_nothing(schema):
     reply = clerk().get(reverse("admin:ojs_jobs_job_about"), {"type": "t"})
 
     assert reply.status_code == 200
+
+
+SCHEMA = {
+    "type": "array",
+    "prefixItems": [
+        {
+            "type": "object",
+            "required": ["to"],
+            "properties": {
+                "to": {"type": "string", "description": "Who gets it"},
+                "copies": {"type": ["integer", "null"]},
+                "size": {"type": "number"},
+                "how": {"enum": ["fast", 2, None]},
+                "urgent": {"type": "boolean"},
+                "lines": {"type": "array"},
+            },
+        },
+        {"type": "string"},
+    ],
+}
+
+
+@pytest.fixture
+def described():
+    JobSchema.objects.create(type="email.send", version="1", version_number=1, schema=SCHEMA)
+
+
+FILLED = {
+    "input-[0].to": "ann@example.com",
+    "input-[0].copies": "2",
+    "input-[0].size": "1.5",
+    "input-[0].how": "2",
+    "input-[0].urgent": "false",
+    "input-[1]": "A title",
+}
+
+
+def test_what_is_filled_in_for_the_fields_of_a_schema_goes_into_the_arguments(described):
+    sent = SENT | FILLED | {"args": '[{"to": "x", "lines": [1]}]'}
+
+    clerk().post(form(), sent)
+
+    about = {"to": "ann@example.com", "lines": [1], "copies": 2, "size": 1.5, "how": 2}
+    assert Job.objects.get().args == [about | {"urgent": False}, "A title"]
+
+
+def test_inputs_that_are_left_empty_leave_the_arguments_as_they_are(described):
+    clerk().post(form(), SENT | {"input-[0].to": "", "input-[0].urgent": ""})
+
+    assert Job.objects.get().args == ["ann@example.com"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"input-[0].copies": "two"}, "Enter a whole number."),
+        ({"input-[0].how": '"slow"'}, "Select a valid choice."),
+        ({"type": "other"}, "“[0].copies” was filled in, and is no argument of “other”"),
+        ({"args": "[7]"}, "Argument 0 is no object, so “to” cannot be in it."),
+    ],
+)
+def test_what_an_input_cannot_take_is_refused_and_nothing_typed_is_lost(described, wrong, said):
+    page = clerk().post(form(), SENT | FILLED | wrong)
+
+    text = page.content.decode()
+    assert said in text
+    assert "Asked for by phone" in text and not Job.objects.exists()
+    assert "type" in wrong or 'value="ann@example.com"' in text
+
+
+def test_without_script_a_button_shows_the_inputs_of_the_type(described):
+    client = clerk()
+    plain = client.get(form()).content.decode()
+    assert "input-[" not in plain and 'name="_inputs"' in plain
+
+    page = client.post(form(), SENT | {"_inputs": "1", "input-[1]": "A title"}).content.decode()
+
+    assert 'name="input-[0].to"' in page and "Who gets it" in page
+    assert 'value="A title"' in page and "input-[0].lines" not in page
+    assert "Asked for by phone" in page and not Job.objects.exists()
+
+
+def test_the_projects_of_the_keys_are_offered():
+    assert 'name="project"' not in clerk().get(form()).content.decode()
+    make_key("acme's", scopes=["produce"], project="acme")
+    make_key("ours", scopes=["work"])
+    client = staff("enqueue_job", "view_job", username="b")
+
+    shown = client.get(form()).context["form"]
+    client.post(form(), SENT | {"project": "acme"})
+    refused = client.post(form(), SENT | {"project": "other"})
+
+    assert [key for key, _ in shown.fields["project"].choices] == ["", "acme"]
+    assert shown["project"].value() == ""
+    assert Job.objects.get().project == "acme"
+    assert list(refused.context["form"].errors) == ["project"]
+
+
+def test_where_every_worker_is_of_one_project_it_is_chosen_already(settings):
+    make_key("acme's", scopes=["work"], project="acme")
+    make_key("watching", scopes=["observe"])
+    client = clerk()
+
+    assert client.get(form()).context["form"]["project"].value() == "acme"
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    assert client.get(form()).context["form"]["project"].value() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -84,6 +85,24 @@ def test_chosen_cells_are_sent_to_an_action_that_asks_and_leads_back():
     assert "a" in [worker.pk for worker in asked.context["objects"]]
     assert asked.context["back"] == the_map()
     assert set(Worker.objects.filter(directive="quiet").values_list("pk", flat=True)) == {"a", "c"}
+
+
+def test_a_thousand_cells_are_sent_in_one_field(settings):
+    settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 20
+    client = staff("view_worker", "quiet_worker")
+    names = [f"w-{number}" for number in range(30)]
+    Worker.objects.bulk_create(WorkerFactory.build(worker_id=name) for name in names)
+    page = client.get(the_map()).content.decode()
+    assert "Without JavaScript, at most 10 cells can be sent at once" in page
+    url = reverse("admin:ojs_workers_worker_changelist")
+    sent = {"action": "quiet", "index": "0", "back": the_map()}
+
+    asked = client.post(url, sent | {"chosen": json.dumps(names[:25])})
+    answer(client, asked)
+
+    assert Worker.objects.filter(directive="quiet").count() == 25
+    for wrong in ("[1]", "x", "{}"):
+        assert client.post(url, sent | {"chosen": wrong}).status_code == 400
 
 
 def test_a_thousand_workers_take_few_queries_and_little_room(

@@ -6,13 +6,16 @@ chosen and sent to the list's own actions without script.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -37,6 +40,10 @@ ROOM = 110_000
 SMALLEST, LARGEST = 10, 64
 """Sides of a cell, in pixels."""
 GROUPS = (("host", _("by host")), ("label", _("by label")))
+CHOSEN = "chosen"
+"""The field in which the map's script sends the ids of the selected workers."""
+OTHER_FIELDS = 10
+"""More than the map's form has beside its cells."""
 GONE = (Condition.DEAD, Condition.LEFT, Condition.DRAINED)
 
 
@@ -86,6 +93,7 @@ def page(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "groups": _grouped(found[:MOST], by, site.name),
         "count": len(found[:MOST]),
         "is_partial": len(found) > MOST,
+        "most_by_hand": _most_by_hand(len(found[:MOST])),
         "states": [(state, state.label, counts[state]) for state in Condition if counts[state]],
         "by": by,
         "ways": [(key, label, changes.get_query_string({"group": key})) for key, label in GROUPS],
@@ -96,6 +104,29 @@ def page(model_admin: Any, request: HttpRequest) -> HttpResponse:
     }
     request.current_app = site.name
     return TemplateResponse(request, "admin/ojs/map.html", context)
+
+
+def unfold(request: HttpRequest) -> None:
+    """Put workers that the map's script sent in one field where Django looks for them."""
+    if CHOSEN not in request.POST:
+        return
+    try:
+        names = json.loads(request.POST[CHOSEN])
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    except (ValueError, RecursionError):
+        is_list = False
+    if not is_list:
+        raise BadRequest("`chosen` is a JSON array of worker ids.")
+    data: Any = request.POST.copy()
+    data.setlist(ACTION_CHECKBOX_NAME, names[:MOST])
+    request.POST = data
+
+
+def _most_by_hand(count: int) -> int | None:
+    """How many of `count` cells can be sent without script, one field each; None if all can."""
+    limit: int | None = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS
+    most = None if limit is None else max(limit - OTHER_FIELDS, 0)
+    return most if most is not None and count > most else None
 
 
 def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:

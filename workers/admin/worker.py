@@ -180,6 +180,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         return jobs is not None and "cancel" in jobs.get_actions(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        fleet_map.unfold(request)
         answer = super().changelist_view(request, extra_context)
         context = getattr(answer, "context_data", None) or {}
         if "cl" in context:

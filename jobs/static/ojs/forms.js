@@ -82,7 +82,21 @@ document.addEventListener("DOMContentLoaded", () => {
     const job = document.querySelector("form[data-ojs-about]");
     if (job) {
         const said = line(job.elements.args, "about");
-        ask([job.elements.type], job.dataset.ojsAbout, known => list(said, known.schema, known.fields));
+        const inputs = job.querySelector("[data-ojs-inputs]");
+        const fields = () => [...inputs.querySelectorAll("input, select")];
+        ask([job.elements.type], job.dataset.ojsAbout, known => {
+            list(said, known.schema, known.fields);
+            const shown = inputs.querySelector("[data-ojs-type]")?.dataset.ojsType;
+            if (shown === job.elements.type.value.trim()) {
+                return; // with what the server says of them
+            }
+            // What the types have in common keeps what is filled in.
+            const filled = new Map(fields().map(field => [field.name, field.value]));
+            inputs.innerHTML = known.inputs;
+            for (const field of fields().filter(each => filled.has(each.name))) {
+                field.value = filled.get(field.name);
+            }
+        });
     }
 
     const place = document.querySelector("[data-ojs-preview]");

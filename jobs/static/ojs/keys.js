@@ -78,6 +78,7 @@ document.addEventListener("DOMContentLoaded", () => {
     // The palette.
 
     let timer = null, asked = 0;
+    let listed = null; // the text for which the list was found
 
     function offer(found) {
         const items = found.map((each, index) => {
@@ -123,6 +124,18 @@ document.addEventListener("DOMContentLoaded", () => {
         }
         if (mine === asked) {
             offer([...mySearches, ...found]);
+            listed = typed;
+        }
+    }
+
+    /* Go to what is chosen; who types faster than the server answers waits for the answer. */
+    async function go() {
+        clearTimeout(timer);
+        if (listed !== text.value.trim()) {
+            await look();
+        }
+        if (chosen()) {
+            location.assign(chosen().dataset.url);
         }
     }
 
@@ -137,9 +150,7 @@ document.addEventListener("DOMContentLoaded", () => {
             choose([...list.children].indexOf(chosen()) + step);
         } else if (event.key === "Enter") {
             event.preventDefault();
-            if (chosen()) {
-                location.assign(chosen().dataset.url);
-            }
+            go();
         }
     });
     list.addEventListener("click", event => {

@@ -31,6 +31,15 @@ document.addEventListener("DOMContentLoaded", () => {
             location.assign(url);
         }
     });
+    // One field for all: Django refuses forms with more than a thousand.
+    document.addEventListener("formdata", event => {
+        if (!event.target.closest(".ojs-map")) {
+            return;
+        }
+        const chosen = event.formData.getAll("_selected_action");
+        event.formData.delete("_selected_action");
+        event.formData.set("chosen", JSON.stringify(chosen));
+    });
     document.addEventListener("ojs-refreshed", count);
     count();
 });

@@ -15,7 +15,7 @@ from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, refuses
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, Refusals, refuses
 from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 
 WORKFLOW = {
@@ -101,12 +101,12 @@ NO_CRON = refuses(NotFound, "There is no cron job of this name.")
 REPLIED = CRON | {"cron_job": CRON}
 
 
-def cron(summary: str) -> Operation:
+def cron(summary: str, refusals: Refusals = ()) -> Operation:
     return Operation(
         "Cron",
         summary,
         {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
-        refusals=NO_CRON,
+        refusals=NO_CRON + refusals,
     )
 
 
@@ -214,7 +214,9 @@ OPERATIONS = {
         + LARGE_META,
     ),
     ("GET", "/ojs/v1/cron/{name}"): cron("Show a cron job"),
-    ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
+    ("DELETE", "/ojs/v1/cron/{name}"): cron(
+        "Remove a cron job", refuses(Conflict, "The site's code declares it: disable it instead.")
+    ),
     ("PATCH", "/ojs/v1/cron/{name}"): Operation(
         "Cron",
         "Enable or disable a cron job",
