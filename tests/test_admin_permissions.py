@@ -52,6 +52,8 @@ ACTION_TAKES = {
     ("queue", "resume"): "pause_queue",
     ("queue", "purge"): "purge_queue",
     ("workflow", "cancel"): "cancel_workflow",
+    ("jobschema", "set_mode"): "manage_schema",
+    ("jobschema", "remove"): "manage_schema",
     ("jobspec", "withdraw"): "register_spec",
     ("fleetoperation", "pause"): "drain_fleet",
     ("fleetoperation", "go_on"): "drain_fleet",
@@ -66,7 +68,11 @@ ACTION_TAKES = {
 
 MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
 """Models whose rows are added and changed in a form, and the permission, which also shows them."""
-MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob"}
+MADE_WITH = MANAGES | {
+    "job": "enqueue_job",
+    "cronjob": "add_cronjob",
+    "jobschema": "manage_schema",
+}
 """Models with a form for a new row, and the permission that opens it."""
 
 WRITES = {

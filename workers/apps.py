@@ -17,6 +17,7 @@ class WorkersConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.conf import ojs_settings
+        from jobs.engine import schemas
         from jobs.models.labels import translate_labels
 
         from . import code_schedules
@@ -24,7 +25,9 @@ class WorkersConfig(AppConfig):
         # Importing them connects receivers and declares permissions.
         from .access import table as access  # noqa: F401
         from .chores import finished_tasks, log  # noqa: F401
+        from .fleet.declared_versions import declaring
 
+        schemas.declared_by[:] = [declaring]
         translate_labels(self)
         code_schedules.at_first_request()
         # A setting that cannot be read is reported by a system check.

@@ -27,6 +27,7 @@ OPERATES = frozenset(
         "add_cronjob",
         "change_cronjob",
         "register_spec",
+        "manage_schema",
         "pause_queue",
         "maintenance",
     }
