@@ -383,6 +383,11 @@ def is_stale(token: str) -> bool:
     return token != ANY_REGISTRY and token != current_token()
 
 
+def forget() -> None:
+    """Forget what this process has read of the registry."""
+    _read.clear()
+
+
 def _reread() -> Registry:
     # The token first: what is read afterwards is as new, or newer and then read again.
     found = Registry(current_token())
@@ -417,10 +422,20 @@ def checked(
         NotInstalled: its mode is `strict`, and the extra `schemas` is not installed.
     """
     registry = _reread() if reread else _read[alias()]
+    try:
+        return _checked(registry, new, lenient), registry.token
+    except (InvalidArguments, NotInstalled):
+        # Not by what may have been changed since this process read it.
+        if reread or not is_stale(registry.token):
+            raise
+    return checked(new, reread=True, lenient=lenient)
+
+
+def _checked(registry: Registry, new: Sequence[NewJob], lenient: bool) -> Sequence[NewJob]:
     if not registry.versions:
-        return new, registry.token
+        return new
     if type(new) is UniformBatch and not new.made:
-        return _checked_uniform(registry, new, lenient), registry.token
+        return _checked_uniform(registry, new, lenient)
     rules: dict[tuple[str, str, int | None, Any], _Rule | None] = {}
     for index, job in enumerate(new):
         if job.warnings is not None:
@@ -433,7 +448,7 @@ def checked(
         if rule is not None and not rule.schema.accepts(job.args):
             rule.apply(job, index, len(new))
     _log(rules.values())
-    return new, registry.token
+    return new
 
 
 def _checked_uniform(registry: Registry, new: UniformBatch, lenient: bool) -> Sequence[NewJob]:
