@@ -134,8 +134,10 @@ def report(type: str, version: str | int, schema: dict[str, Any]) -> Report:
 
 def difference(old: Any, new: Any) -> list[str]:
     """The lines of two schemas that differ, with some around them."""
-    texts = (json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (old, new))
-    lines = difflib.unified_diff(*texts, n=3, lineterm="")
+    before, after = (
+        json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (old, new)
+    )
+    lines = difflib.unified_diff(before, after, n=3, lineterm="")
     return [line for line in lines if not line.startswith(("---", "+++"))][:MOST_LINES]
 
 

@@ -40,6 +40,8 @@ from ..store.database import alias, atomic
 
 logger = logging.getLogger("jobs.schemas")
 
+MOST_DETAILED = 100
+"""Jobs of one request whose mistakes are all listed; of the others, one."""
 MOST_LINKS = 5
 """Mistakes that a message repeats; the details have them all."""
 MOST_USERS = 20
@@ -203,7 +205,8 @@ def register(
             raise refuse("version", f"'{type}' has {MOST_VERSIONS} versions already.")
         _refuse_breaking(compare(type, version, schema), version, number)
         uri = uri or (row.uri if row else f"urn:ojs:schema:{type}:v{version}")
-        if JobSchema.objects.filter(uri=uri).exclude(pk=row.pk if row else None).exists():
+        others = JobSchema.objects.filter(uri=uri)
+        if (others.exclude(pk=row.pk) if row else others).exists():
             raise SchemaExists(f"Another schema has the URI '{uri}'.", uri=uri)
         wanted: dict[str, Any] = {
             "version": str(version),
@@ -392,8 +395,9 @@ def _reread() -> Registry:
     # The token first: what is read afterwards is as new, or newer and then read again.
     found = Registry(current_token())
     rows = JobSchema.objects.order_by("type", "-version_number", "-patch")
-    for *about, uri in rows.values_list("pk", "type", "version_number", "version", "uri"):
-        known = Known(*about)
+    columns = ("pk", "type", "version_number", "version", "uri")
+    for pk, type, number, version, uri in rows.values_list(*columns):
+        known = Known(pk, type, number, version)
         found.versions.setdefault(known.type, []).append(known)
         found.uris[uri] = known
     found.modes = modes() if found.versions else {}
@@ -479,7 +483,7 @@ class _Rule:
     def apply(self, job: NewJob, index: int, count: int) -> None:
         if self.is_strict:
             raise self.refusal(job.args, index, count)
-        mistakes = self.schema.mistakes(job.args)
+        mistakes = self.schema.mistakes(job.args, brief=self.warned >= MOST_DETAILED)
         job.warnings = [f"Schema validation warning: {mistake}" for mistake in mistakes]
         job.attributes = job.attributes | {"warnings": job.warnings}
         if not self.warned:

@@ -23,15 +23,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MOST_BYTES = 64 * 1024
 DEEPEST = 50
 """Levels of objects and arrays in a schema."""
-MOST_PARTS = 5_000
+MOST_PARTS = 2_000
 """Subschemas, each counted wherever a reference leads to it."""
 MOST_PATTERNS = 100
 PATTERN_SIZE = 256 * 1024
 """Bytes of a compiled regular expression."""
 MOST_MISTAKES = 20
 """Mistakes of one job that are reported."""
-LARGE = 256 * 1024
-"""Bytes of arguments of which only the first mistake is searched."""
+MOST_WORK = 20_000
+"""Parts of the schema times values of the arguments. Beyond that only the first mistake is searched
+for, or none: the library makes an error of a kilobyte for each pair that does not match, and keeps
+all those of the alternatives of an `anyOf`."""
 CACHED = 500
 """Compiled schemas that a process keeps."""
 
@@ -189,8 +191,9 @@ class _Budget:
         self.entered: list[str] = []
         self.patterns = 0
 
-    def check(self) -> None:
-        self._weigh(self.root, ())
+    def check(self) -> int:
+        """Return the number of parts."""
+        return self._weigh(self.root, ())
 
     def _weigh(self, schema: Schema, place: tuple[str | int, ...]) -> int:
         if not isinstance(schema, dict):
@@ -293,6 +296,9 @@ class ArgumentsSchema:
         schema = modern(schema) if is_as_before(schema) else schema
         self.is_of_one = describes_object(schema)
         self._validator = _compile(schema)
+        self._parts = _Budget(schema).check()
+        text = orjson.dumps(schema)
+        self._has_alternatives = b'"anyOf"' in text or b'"oneOf"' in text
         self._is_valid = self._validator.is_valid
 
     def accepts(self, args: list[Any]) -> bool:
@@ -309,22 +315,31 @@ class ArgumentsSchema:
             ]
         return [place for place, args in enumerate(lists) if not is_valid(args)]
 
-    def mistakes(self, args: list[Any]) -> list[Mistake]:
-        """Return what is wrong with the arguments; `MOST_MISTAKES` at most."""
+    def mistakes(self, args: list[Any], *, brief: bool = False) -> list[Mistake]:
+        """Return what is wrong with the arguments; `MOST_MISTAKES` at most.
+
+        Args:
+            brief: one mistake will do.
+        """
         instance: Any = args
         before: tuple[str | int, ...] = ("args",)
         if self.is_of_one:
             if len(args) != 1:
-                found = f"one argument, an object, is expected, got {len(args)}"
-                return [Mistake("/args", "type", found)]
+                expected = f"one argument, an object, is expected, got {len(args)}"
+                return [Mistake("/args", "type", expected)]
             instance, before = args[0], ("args", 0)
-        if len(orjson.dumps(args)) > LARGE:
+        text = orjson.dumps(args)
+        if brief or self._parts * (text.count(b",") + text.count(b"[") + 1) > MOST_WORK:
+            if self._has_alternatives:
+                if self._is_valid(instance):
+                    return []
+                return [Mistake("/args", "schema", "the arguments do not match")]
             try:
                 self._validator.validate(instance)
-            except ValueError as problem:
-                return [_mistake(problem, before)]
+            except ValueError as first:
+                return [_mistake(first, before)]
             return []
-        found = []
+        found: list[Mistake] = []
         for problem in self._validator.iter_errors(instance):
             found.append(_mistake(problem, before))
             if len(found) == MOST_MISTAKES:

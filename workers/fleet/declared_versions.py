@@ -27,4 +27,4 @@ def ranges_of(type: str) -> dict[str, Versions]:
     """Return the range that each live worker declares for the type, by its stored id."""
     workers = Worker.objects.live().filter(job_versions__has_key=type).order_by("pk")
     rows = workers.values_list("pk", "job_versions")[:MOST]
-    return {worker_id: Versions(*declared[type]) for worker_id, declared in rows}
+    return {worker_id: Versions(*declared[type]) for worker_id, declared in rows if declared}
