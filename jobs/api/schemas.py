@@ -13,7 +13,7 @@ from ..http.paging import page
 from ..http.parameters import Page
 from ..http.request import Request
 from ..models import JobSchema
-from ..spec.fields import missing
+from ..spec.fields import missing, refuse
 from ..spec.operator_requests import NewSchema, Reason
 from ..spec.timestamps import format_timestamp
 from ..store.database import atomic
@@ -40,9 +40,12 @@ class SchemaViewSet(OJSViewSet):
     def register(self, request: Request) -> Response:
         """Register the schema of a version that has none (OJS schema registry §4.1)."""
         body = self.read(required=True)
-        kind = NewSchema.job_type.read(body) or NewSchema.type.read(body)
-        if kind is None:
+        names = {NewSchema.job_type.read(body), NewSchema.type.read(body)} - {None}
+        if not names:
             raise missing("job_type")
+        if len(names) > 1:
+            raise refuse("type", "The 'type' field must be the same as 'job_type'.")
+        kind = names.pop()
         with atomic():
             row, _ = schemas.register(
                 kind,

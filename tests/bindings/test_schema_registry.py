@@ -98,6 +98,7 @@ def test_a_second_registration_is_a_conflict_whatever_it_says(api):
         ({"version": None}, {"field": "version"}),
         ({"job_type": None}, {"field": "job_type"}),
         ({"job_type": "no type"}, {"field": "job_type"}),
+        ({"type": "another"}, {"field": "type"}),
         ({"uri": "no uri"}, {"field": "uri"}),
     ],
 )
