@@ -16,8 +16,9 @@
 
 PYTHON ?= python3
 # Two workers: the tests are short and mostly wait for the database. `PYTEST_ARGS="-k claim"` runs
-# a selection in one process. loadfile keeps what a file shares (a server, a browser) in one worker.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# a selection in one process. loadfile keeps what a file shares (a server, a browser) in one worker;
+# the order is that of tests/conftest.py, long files first.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 BIN := .venv/bin

@@ -121,7 +121,13 @@ if APART:
     collect_ignore = LEFT_OUT
 
 
+LONG = ("slow", "browser", "conformance")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Files with long tests first: in the end, no process waits for another's.
+    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    items.sort(key=lambda item: item.path not in long)
     if APART:
         without = [item for item in items if not _needs_a_database(item)]
         config.hook.pytest_deselected(items=without)

@@ -14,7 +14,7 @@ from ..access.redaction import redact_job
 from ..errors import JobNotFound
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
-from ..http.paging import bad_cursor, page
+from ..http.paging import below_id, page
 from ..http.parameters import JobsQuery
 from ..http.renderers import dumps
 from ..http.request import Request
@@ -128,13 +128,6 @@ def policy(job: Job) -> dict[str, Any] | None:
     }
 
 
-def _older_than(rows: Any, keys: list[str]) -> Any:
-    job_id = parse_uuid(keys[0])
-    if job_id is None:
-        raise bad_cursor("")
-    return rows.filter(pk__lt=job_id)
-
-
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
@@ -153,7 +146,7 @@ class JobViewSet(OJSViewSet):
             parameters,
             jobs,
             keys=lambda job: [str(job.pk)],
-            after=_older_than,
+            after=below_id,
             parts=1,
             count=count,
         )

@@ -12,7 +12,7 @@ from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
 from ..http.dialects import workflow_reply
-from ..http.paging import bad_cursor, page
+from ..http.paging import below_id, page
 from ..http.parameters import WorkflowQuery
 from ..http.request import Request
 from ..http.workflow_document import progress_document, summaries, workflow_document
@@ -55,7 +55,7 @@ class WorkflowViewSet(OJSViewSet):
             parameters,
             rows,
             keys=lambda workflow: [str(workflow.pk)],
-            after=_older_than,
+            after=below_id,
             parts=1,
         )
         documents = summaries(found)
@@ -107,10 +107,3 @@ def _parse(text: str) -> UUID:
     if workflow_id is None:
         raise WorkflowNotFound(text)
     return workflow_id
-
-
-def _older_than(rows: Any, keys: list[str]) -> Any:
-    last = parse_uuid(keys[0])
-    if last is None:
-        raise bad_cursor(keys[0])
-    return rows.filter(pk__lt=last)

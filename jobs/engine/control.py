@@ -188,8 +188,8 @@ def _count_replays(jobs: Iterable[Job], now: datetime) -> None:
         count = known + 1 if type(known) is int and known >= 0 else 1
         by_count.setdefault(count, []).append(job.pk)
     for count, ids in by_count.items():
-        told = {REPLAYS: count, "ojs.last_replayed_at": format_timestamp(now)}
-        Job.objects.filter(pk__in=ids).update(meta=JSONMerged("meta", told))
+        changes = {REPLAYS: count, "ojs.last_replayed_at": format_timestamp(now)}
+        Job.objects.filter(pk__in=ids).update(meta=JSONMerged("meta", changes))
 
 
 def retry_one(job_id: UUID, override: Override | None = None) -> Job:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..spec.identifiers import parse_uuid
 from .parameters import MOST, Page
 
 
@@ -35,6 +36,18 @@ def bad_cursor(text: str) -> InvalidRequest:
     )
 
 
+def below_id(rows: Any, keys: Sequence[str]) -> Any:
+    """Narrow `rows`, ordered by `-pk`, to those after the row whose id is the only key.
+
+    Raises:
+        InvalidRequest: the key is not an id.
+    """
+    last = parse_uuid(keys[0])
+    if last is None:
+        raise bad_cursor(encode_cursor(*keys))
+    return rows.filter(pk__lt=last)
+
+
 def page(
     parameters: Any,
     rows: Any,
@@ -48,10 +61,10 @@ def page(
     """Return one page of the ordered queryset `rows`, and the `pagination` of the response.
 
     Args:
-        keys: what of a row makes the cursor that continues after it.
+        keys: the values of a row that its cursor consists of.
         after: narrows the queryset to what follows such keys.
-        count: how many rows there are, where another number will do.
-        most: rows on a page, where that is less than the `limit` anybody may ask for (§17.1).
+        count: counts the rows, for resources that do not count all of them.
+        most: rows on a page, if fewer than the `limit` that requests may ask for (§17.1).
     """
     limit = min(Page.per_page.read(parameters) or Page.limit.read(parameters), most)
     number = Page.page.read(parameters)

@@ -5,8 +5,8 @@ from jobs.store.indexes import AddIndexConcurrently
 
 class Migration(migrations.Migration):
 
-    # Earlier releases made these in 0002 and 0003, while nobody could write. Where they are, they
-    # stay; where a release before those is upgraded, they are made beside the running servers.
+    # Earlier releases made these in 0002 and 0003, under a lock that stops writes. Indexes that
+    # exist are kept; an upgrade from a release before those makes them beside the running servers.
     atomic = False
 
     dependencies = [

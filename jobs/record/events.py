@@ -101,9 +101,9 @@ def discarded_events(
         yield job_event("job.retry_exhausted", job, **about)
     yield job_event("job.discarded", job, **about)
     if dead_letter:
-        # The state before is that event's alone.
-        told = {name: value for name, value in data.items() if name != PREVIOUS}
-        yield job_event("job.dead_lettered", job, **about | {"data": told})
+        # Only `job.discarded` carries the previous state.
+        remaining = {name: value for name, value in data.items() if name != PREVIOUS}
+        yield job_event("job.dead_lettered", job, **about | {"data": remaining})
 
 
 def first_enqueued(job: Any, *, time: datetime) -> Event:

@@ -1,4 +1,4 @@
-"""Types of what the assertions are told and what they find, for type checkers and editors."""
+"""Types of the parameters and return values of the assertions, for type checkers and editors."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ Task = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 class _Thread:
     """A thread of the pool, and the lock on which it sleeps."""
 
-    __slots__ = ("bell", "task")
+    __slots__ = ("task", "wakeup")
 
     def __init__(self) -> None:
         self.task: Task | None = None
         # A held lock is the cheapest thing a thread can wait for.
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
 
 
 class Threads:
@@ -71,32 +71,38 @@ class Threads:
                 self._tasks.append(task)
                 return future
         thread.task = task
-        thread.bell.release()
+        thread.wakeup.release()
         return future
 
     def _run(self, thread: _Thread) -> None:
         while True:
-            thread.bell.acquire()
+            thread.wakeup.acquire()
             task, thread.task = thread.task, None
-            while task is not None:
-                self._carry_out(task)
-                task = None  # a sleeping thread must keep nothing alive
-                with self._lock:
-                    if self._tasks:
-                        task = self._tasks.popleft()
-                    elif self._ends:
-                        return
-                    else:
-                        self._idle.append(thread)
-            if self._ends:
+            if task is None:  # the pool is closed
                 return
+            while task is not None:
+                outcome = self._carry_out(task)
+                # Idle before the loop hears of the outcome: the client's next request finds this
+                # thread, with its session and warm caches, and starts no other.
+                with self._lock:
+                    task = self._tasks.popleft() if self._tasks else None
+                    ends = task is None and self._ends
+                    if task is None and not ends:
+                        self._idle.append(thread)
+                self._done.append(outcome)
+                del outcome  # a sleeping thread must keep nothing alive
+                self._notify()
+                if ends:
+                    return
 
-    def _carry_out(self, task: Task) -> None:
+    def _carry_out(self, task: Task) -> tuple[asyncio.Future[Any], Any, BaseException | None]:
         function, future = task
         try:
-            self._done.append((future, function(), None))
+            return future, function(), None
         except BaseException as problem:
-            self._done.append((future, None, problem))
+            return future, None, problem
+
+    def _notify(self) -> None:
         # One call on the loop delivers everything that is done by then.
         if not self._is_called:
             self._is_called = True
@@ -124,7 +130,7 @@ class Threads:
             self._ends = True
             idle, self._idle = self._idle, []
         for thread in idle:
-            thread.bell.release()
+            thread.wakeup.release()
         deadline = time.monotonic() + patience
         for running in self._running:
             running.join(max(0.0, deadline - time.monotonic()))

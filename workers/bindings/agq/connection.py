@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
 
         Without a reply, as in Redis: the page could make the browser read it.
         """
-        address = (self.transport.get_extra_info("peername") or ("nobody",))[0]
+        address = (self.transport.get_extra_info("peername") or ("an unknown address",))[0]
         if self.server.browsers.is_new(address):
             logger.warning("HTTP from %s at AGQ's port: the connection was closed.", address)
         self._deaf = self._ends = True
