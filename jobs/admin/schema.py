@@ -50,7 +50,7 @@ class NewSchemaForm(forms.Form):
         max_length=64,
         widget=forms.TextInput(attrs=WIDE),
         help_text=_(
-            "Major, minor and patch: 2.1.0. A higher major version may break what it likes."
+            "Major, minor and patch: 2.1.0. Only a new major version may break the others."
         ),
     )
     schema = JSONText(

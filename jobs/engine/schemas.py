@@ -149,7 +149,7 @@ class Comparison:
     changes: list[Change]
     """Breaking changes."""
     is_major: bool
-    """Its major version is higher, so that it may break what it likes."""
+    """Its major version is higher, so that it may break the others."""
 
     @property
     def is_allowed(self) -> bool:
