@@ -21,6 +21,7 @@ from ..conf import ojs_settings
 from ..errors import (
     BreakingChange,
     InvalidArguments,
+    InvalidSchema,
     NotFound,
     NotInstalled,
     SchemaExists,
@@ -157,15 +158,27 @@ class Comparison:
 
 
 def compare(type: str, version: str | int, schema: dict[str, Any]) -> Comparison:
-    """Compare a valid schema with the version before it (OJS schema registry §8.1)."""
+    """Compare a schema with the version before it (OJS schema registry §8.1).
+
+    One that is not valid, which an older server may have stored, is not compared.
+    """
     number, patch = read_version(version)
     rows = JobSchema.objects.filter(type=type, version_number__lte=number)
     rows = rows.exclude(version_number=number, patch__gte=patch)
     previous = rows.order_by("-version_number", "-patch").first()
     if previous is None:
         return Comparison(None, [], True)
-    changes = breaking_changes(previous.schema, schema)
+    is_comparable = _is_valid(previous.schema) and _is_valid(schema)
+    changes = breaking_changes(previous.schema, schema) if is_comparable else []
     return Comparison(previous, changes, previous.version_number // MINORS < number // MINORS)
+
+
+def _is_valid(schema: Any) -> bool:
+    try:
+        check_schema(schema, as_before=True)
+    except (InvalidSchema, NotInstalled):
+        return False
+    return True
 
 
 def register(

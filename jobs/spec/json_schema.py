@@ -117,7 +117,7 @@ def check_schema(schema: Schema, *, as_before: bool = False) -> None:
         raise refuse("", f"It is nested more than {DEEPEST} levels deep.")
     if len(orjson.dumps(schema)) > MOST_BYTES:
         raise refuse("", f"A schema may have at most {MOST_BYTES} bytes.", limit=MOST_BYTES)
-    if schema.get("$schema", DIALECT).rstrip("#") != DIALECT:
+    if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
         raise refuse("/$schema", "$schema must reference draft 2020-12.")
     if as_before and is_as_before(schema):
         schema = modern(schema)
@@ -186,6 +186,9 @@ class _Budget:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
+        self.known = {id(root)}
+        """Identities of the objects that are schemas: a reference may lead nowhere else."""
+        self._learn(root)
         self.weights: dict[str, int] = {}
         """By reference."""
         self.entered: list[str] = []
@@ -195,9 +198,18 @@ class _Budget:
         """Return the number of parts."""
         return self._weigh(self.root, ())
 
+    def _learn(self, schema: Schema) -> None:
+        for _, each in subschemas(schema):
+            self.known.add(id(each))
+            self._learn(each)
+
     def _weigh(self, schema: Schema, place: tuple[str | int, ...]) -> int:
         if not isinstance(schema, dict):
             return 1
+        if len(place) > 2 * DEEPEST:
+            raise refuse(
+                pointer_of(place), f"It is nested more than {DEEPEST} levels deep by references."
+            )
         self._refuse_unsupported(schema, place)
         weight = 1
         for inside, each in subschemas(schema):
@@ -216,6 +228,8 @@ class _Budget:
         if reference not in self.weights:
             try:
                 target = resolve(self.root, reference)
+                if isinstance(target, dict) and id(target) not in self.known:
+                    raise LookupError(reference)
             except (LookupError, TypeError, ValueError):
                 raise refuse(
                     pointer,

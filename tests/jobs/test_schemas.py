@@ -64,6 +64,8 @@ def refused(schema):
         ({"$ref": "#"}, "/$ref/$ref"),
         ({"properties": {"a": {"$ref": "#"}}}, "/properties/a/$ref/properties/a/$ref"),
         ({"$dynamicRef": "#a"}, "/$dynamicRef"),
+        ({"$schema": 7}, "/$schema"),
+        ({"$ref": "#/default", "default": {"patternProperties": 7}}, "/$ref"),
         ({"not": {"$id": "https://example.com/a"}}, "/not/$id"),
         ({"pattern": "(?=a)b"}, "/pattern"),
         ({"pattern": r"(a)\1"}, "/pattern"),
@@ -82,6 +84,12 @@ def test_a_schema_that_is_nested_too_deeply_is_refused():
         deep = {"not": deep}
 
     assert "levels" in refused(deep)["schema_error"]
+
+
+def test_references_that_lead_too_deep_are_refused():
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(1000)} | {"d1000": TEXT}
+
+    assert "levels" in refused({"$defs": chain})["schema_error"]
 
 
 def test_references_that_multiply_are_refused():
@@ -279,6 +287,20 @@ def test_a_minor_version_may_not_break_the_one_before_and_a_major_one_may():
     schemas.register("a.b", "2.0.0", stricter)
     # Compared with the version before it, whatever came later.
     schemas.register("a.b", "1.3.0", {"type": "object", "properties": {"b": TEXT}})
+
+
+@registered
+def test_what_an_older_server_stored_unchecked_is_neither_compared_nor_enforced():
+    JobSchema.objects.create(
+        type="a.b", version="1.0", version_number=10**9, schema={"properties": 7}
+    )
+    schemas.set_mode("strict")
+
+    jobs.enqueue("a.b", ["x"])
+    schemas.register("a.b", "1.1.0", NUMBERS)
+
+    with pytest.raises(InvalidArguments):
+        jobs.enqueue("a.b", ["x"])
 
 
 @registered
