@@ -80,6 +80,7 @@ SYSTEM_MANAGED = frozenset(
         "result_stored_at",
         "result_expires_at",
         "result_size_bytes",
+        "warnings",
         "workflow_id",
         "parent_results",
         "progress",
