@@ -15,6 +15,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from jobs.admin.schema import fingerprint
 from tests.admin_walk import (
     ACTIONS,
     OURS,
@@ -80,6 +81,15 @@ WRITES = {
     "ojs_jobs/apikey/<path:object_id>/change/": (
         "manage_keys",
         {"name": "renamed", "scopes": ["work"]},
+    ),
+    "ojs_jobs/jobschema/add/": (
+        "manage_schema",
+        {
+            "type": "new.type",
+            "version": "1.0.0",
+            "schema": "{}",
+            "compared": fingerprint("new.type", "1.0.0", {}),
+        },
     ),
     "ojs_jobs/jobspec/add/": ("register_spec", {"type": "new.type", "checksum": "v1"}),
     "ojs_jobs/jobspec/<path:object_id>/change/": ("register_spec", {"checksum": "v99"}),

@@ -42,6 +42,11 @@ MOST_LINES = 400
 MOST_VERSIONS = 50
 
 
+def fingerprint(*compared: Any) -> str:
+    """Of a type, a version and a schema whose report was shown: only these are registered."""
+    return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
+
+
 class NewSchemaForm(forms.Form):
     required_css_class = "required"
     type = forms.CharField(label=_("Type"), max_length=255, widget=Suggesting(attrs=WIDE))
@@ -72,9 +77,7 @@ class NewSchemaForm(forms.Form):
 
     @property
     def fingerprint(self) -> str:
-        """Of what the report was about: it must be what is registered."""
-        said = [self.cleaned_data[name] for name in ("type", "version", "schema")]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return fingerprint(*(self.cleaned_data[name] for name in ("type", "version", "schema")))
 
     def compare(self) -> Report | None:
         """Compare it with the version before; None if it is refused: the form says why."""
