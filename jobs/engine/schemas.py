@@ -412,7 +412,8 @@ def _reread() -> Registry:
     for pk, type, number, version, uri in rows.values_list(*columns):
         known = Known(pk, type, number, version)
         found.versions.setdefault(known.type, []).append(known)
-        found.uris[uri] = known
+        if uri:
+            found.uris[uri] = known
     found.modes = modes() if found.versions else {}
     _read[alias()] = found
     return found
