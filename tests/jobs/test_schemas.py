@@ -23,6 +23,7 @@ from jobs.spec.cron_requests import new_cron_job
 from jobs.spec.json_schema import MOST_MISTAKES, check_schema, compiled
 from jobs.spec.schema_changes import breaking_changes
 from jobs.store import clock
+from tests.database import connection
 from tests.factories import WorkerFactory
 
 TEXT = {"type": "string"}
@@ -463,6 +464,19 @@ def test_a_change_is_in_force_at_the_next_enqueue_of_another_process():
 
     # What this process knows would refuse it.
     jobs.enqueue("a.b", [1])
+
+
+@registered
+def test_a_job_that_is_checked_costs_no_further_query(
+    django_assert_num_queries, django_capture_on_commit_callbacks
+):
+    schemas.register("a.b", "1.0.0", NUMBERS)
+    schemas.set_mode("strict")
+    with django_capture_on_commit_callbacks(execute=True):
+        jobs.enqueue("a.b", [1])
+
+    with django_assert_num_queries(1 if connection.vendor == "postgresql" else 5):
+        jobs.enqueue("a.b", [2])
 
 
 @registered
