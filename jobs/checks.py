@@ -43,6 +43,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_placement(),
         *_check_safety(options),
         *_check_times(options),
+        *_check_schemas(options),
         *_check_middleware(),
         *_check_tasks(),
         *_check_cron(),
@@ -172,6 +173,15 @@ def _check_times(options: conf.Settings) -> list[checks.CheckMessage]:
             )
         )
     return found
+
+
+def _check_schemas(options: conf.Settings) -> list[checks.CheckMessage]:
+    modes = ("strict", "warn", "off")
+    if options.SCHEMA_VALIDATION in modes:
+        return []
+    known = ", ".join(map(repr, modes))
+    message = f'OJS["SCHEMA_VALIDATION"] is one of {known}, not {options.SCHEMA_VALIDATION!r}.'
+    return [checks.Error(message, id="ojs.E023")]
 
 
 def _check_middleware() -> list[checks.CheckMessage]:

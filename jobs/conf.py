@@ -163,6 +163,14 @@ class Settings:
         "`overlap`, `description` and options of `jobs.enqueue()`.",
     )
 
+    # Schemas
+    SCHEMA_VALIDATION: str = option(
+        "warn",
+        "What happens to jobs whose arguments do not match their registered schema: `strict` "
+        "refuses them, `warn` accepts them with a warning, `off` does not look. A mode that is set "
+        "for a type or a queue takes precedence.",
+    )
+
     # Operators
     REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],

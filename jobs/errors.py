@@ -49,6 +49,25 @@ class InvalidRetryPolicyRequest(InvalidRequest):
     """The retry policy is invalid by OJS retry §11."""
 
 
+class InvalidSchema(InvalidRequest):
+    """It is no JSON Schema 2020-12, or asks for more than is evaluated (OJS HTTP §15.2)."""
+
+
+class InvalidArguments(InvalidRequest):
+    """The arguments do not match the job type's schema (OJS schema registry §7.3).
+
+    `details["errors"]` names each mistake with a JSON pointer.
+    """
+
+    code = "validation_error"
+
+
+class BreakingChange(InvalidRequest):
+    """A minor version of a schema has breaking changes (OJS schema registry §8.4)."""
+
+    code = "validation_error"
+
+
 class BodyTooLarge(OJSError):
     """The body exceeds `OJS["MAX_BODY_SIZE"]` (OJS JSON format §8.1)."""
 
@@ -158,6 +177,14 @@ class InvalidTransition(Conflict):
 
 class ReservationLost(Conflict):
     """The caller does not hold the job, or no longer does (OJS worker protocol §5.6)."""
+
+
+class SchemaExists(Conflict):
+    """The version has a schema already (OJS schema registry §4.1)."""
+
+
+class SchemaInUse(Conflict):
+    """Live workers declare that they take this version (OJS schema registry §4.4)."""
 
 
 class QueueFull(OJSError):

@@ -34,7 +34,12 @@ NOT_ADDRESSES = {
 ACTIONS = [
     (model, action) for model in OURS for action in admin.site._registry[model].actions or ()
 ]
-TYPED = {"max_unavailable": "1", "terminates": "terminate", "overlap": "24"}
+TYPED = {
+    "max_unavailable": "1",
+    "terminates": "terminate",
+    "overlap": "24",
+    "mode": "strict",
+}
 SHOWS = ("rotate",)
 """Actions that answer with a page that is not shown anywhere else."""
 
@@ -91,6 +96,7 @@ def named_addresses() -> Iterator[tuple[str, str]]:
         "cron": "daily-report",
         "crons": "daily-report",
         "job-specs": "email.send",
+        "schemas": "email.send",
     }
     rows = {model._meta.model_name: model._default_manager.first() for model in OURS}
     for text, pattern in patterns():

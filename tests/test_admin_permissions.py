@@ -15,6 +15,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from jobs.admin.schema import fingerprint
 from tests.admin_walk import (
     ACTIONS,
     OURS,
@@ -54,6 +55,8 @@ ACTION_TAKES = {
     ("queue", "resume"): "pause_queue",
     ("queue", "purge"): "purge_queue",
     ("workflow", "cancel"): "cancel_workflow",
+    ("jobschema", "set_mode"): "manage_schema",
+    ("jobschema", "remove"): "manage_schema",
     ("jobspec", "withdraw"): "register_spec",
     ("fleetoperation", "pause"): "drain_fleet",
     ("fleetoperation", "go_on"): "drain_fleet",
@@ -73,7 +76,12 @@ ACTION_TAKES = {
 
 MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec", "alertrule": "manage_alerts"}
 """Models whose rows are added and changed in a form, and the permission, which also shows them."""
-MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob", "mark": "add_mark"}
+MADE_WITH = MANAGES | {
+    "job": "enqueue_job",
+    "cronjob": "add_cronjob",
+    "jobschema": "manage_schema",
+    "mark": "add_mark",
+}
 """Models with a form for a new row, and the permission that opens it."""
 
 ALERT = {"limit_seconds": "10", "begins_after": "0", "ends_after": "0", "type": ""}
@@ -82,6 +90,15 @@ WRITES = {
     "ojs_jobs/apikey/<path:object_id>/change/": (
         "manage_keys",
         {"name": "renamed", "scopes": ["work"]},
+    ),
+    "ojs_jobs/jobschema/add/": (
+        "manage_schema",
+        {
+            "type": "new.type",
+            "version": "1.0.0",
+            "schema": "{}",
+            "compared": fingerprint("new.type", "1.0.0", {}),
+        },
     ),
     "ojs_jobs/jobspec/add/": ("register_spec", {"type": "new.type", "checksum": "v1"}),
     "ojs_jobs/jobspec/<path:object_id>/change/": ("register_spec", {"checksum": "v99"}),

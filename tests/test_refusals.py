@@ -12,7 +12,7 @@ import pytest
 from django.core.handlers.wsgi import WSGIRequest
 from django.db import OperationalError, transaction
 
-from jobs import engine
+from jobs import engine, schemas
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.http.authentication import forget_keys, make_key
@@ -73,6 +73,7 @@ def of_something_unknown(stage: Stage) -> Any:
         path = path.replace(name, UNKNOWN_IN_FLARE if "/flare/" in path else UNKNOWN)
     for name in ("<path:worker_id>", "<str:type>", "<str:key>", "<str:name>"):
         path = path.replace(name, "nobody")
+    path = path.replace("<path:name>", "urn:nobody")
     said = stage.usual
     body = {name: value for name, value in (said.body or {}).items() if name != "job_id"}
     said = said._replace(body=body)
@@ -165,6 +166,44 @@ def picky(stage: Stage) -> dict[str, Any]:
     return {"queue": "narrow"}
 
 
+def strictly(stage: Stage) -> dict[str, Any]:
+    schemas.register("a.b", "1.0.0", {"type": "array", "minItems": 9})
+    schemas.set_mode("strict")
+    return {}
+
+
+def body_of_schema(stage: Stage, schema: dict[str, Any]) -> walk.Said:
+    said = stage.usual
+    return said._replace(body=said.body | {"schema": schema})
+
+
+def breaking_schema(stage: Stage) -> Any:
+    """One that the version before, of the same major version, does not allow."""
+    for name in ("a.new", stage.scene.schema):
+        schemas.register(name, "0.9.0", {"type": "object"})
+    said = body_of_schema(stage, {"type": "array"})
+    if "version" in said.body:
+        return stage.send(said=said._replace(body=said.body | {"version": "0.9.1"}))
+    path = walk.address(stage.door, stage.scene, said)
+    return stage.send(said=said, path=path.replace("1.0", "0.9.1"))
+
+
+def registered_twice(stage: Stage) -> Any:
+    stage.send()
+    return stage.send()
+
+
+def schema_in_use(stage: Stage) -> Any:
+    Worker.objects.update(job_versions={stage.scene.schema: [0, None]})
+    return stage.send()
+
+
+def without_jsonschema(stage: Stage) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "jsonschema_rs", None)
+        return stage.send()
+
+
 def in_maintenance(stage: Stage) -> Any:
     maintenance.begin(actor=of_shell(), refuses_jobs=True)
     return stage.send()
@@ -255,6 +294,7 @@ for name in ENQUEUING:
         (name, (422, "JOB_TYPE_NOT_ALLOWED")): enqueuing(picky),
         (name, (429, "QUEUE_FULL")): enqueuing(full),
         (name, (413, "metadata_too_large")): enqueuing(lambda _: LARGE),
+        (name, (422, "validation_error")): enqueuing(strictly),
         (name, (503, "service_unavailable")): in_maintenance,
         (name, (409, "duplicate")): enqueuing(unique_and_there),
     }
@@ -286,6 +326,11 @@ THERE |= {
     ("jobs.activate", (409, "conflict")): about("available"),
     ("jobs.prioritize", (409, "conflict")): about("completed"),
     ("jobs.retry", (409, "conflict")): about("available"),
+    ("schemas.register", (409, "conflict")): registered_twice,
+    ("schemas.register", (422, "validation_error")): breaking_schema,
+    ("schemas.register", (501, "unsupported")): without_jsonschema,
+    ("schemas.destroy", (409, "conflict")): schema_in_use,
+    ("schemas.destroy_version", (409, "conflict")): schema_in_use,
     ("queues.create", (409, "conflict")): lambda stage: with_body({"name": stage.scene.queue})(
         stage
     ),

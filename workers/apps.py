@@ -17,6 +17,7 @@ class WorkersConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.conf import ojs_settings
+        from jobs.engine import schemas
         from jobs.models.labels import translate_labels
 
         from . import code_schedules
@@ -25,7 +26,9 @@ class WorkersConfig(AppConfig):
         from .access import table as access  # noqa: F401
         from .alerts import watch
         from .chores import finished_tasks, log  # noqa: F401
+        from .fleet.declared_versions import declaring
 
+        schemas.declared_by[:] = [declaring]
         translate_labels(self)
         code_schedules.at_first_request()
         watch.at_first_request()

@@ -50,6 +50,8 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.TypeRollup,
     job_models.Maintenance,
     job_models.JobSchema,
+    job_models.SchemaMode,
+    job_models.SchemaRegistry,
     job_models.OperatorAction,
     models.Directive,
     models.OperationStep,

@@ -28,6 +28,7 @@ OPERATES = frozenset(
         "change_cronjob",
         "delete_cronjob",
         "register_spec",
+        "manage_schema",
         "pause_queue",
         "maintenance",
         "add_mark",

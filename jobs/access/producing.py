@@ -8,6 +8,7 @@ from ..models import Scope
 from .table import Binding, Command, OfProject, declare
 
 PRODUCE, WORK, OPERATE = (Scope.PRODUCE,), (Scope.WORK,), (Scope.OPERATE,)
+BOTH = (Scope.PRODUCE, Scope.WORK)
 READ, WRITE, PURGE = (Scope.ADMIN_READ,), (Scope.ADMIN_WRITE,), (Scope.ADMIN_PURGE,)
 OWN, SHARED, NOTHING = OfProject.OWN, OfProject.SHARED, OfProject.NOTHING
 
@@ -72,6 +73,14 @@ declare(
     ojs("job-specs.list", WORK, SHARED, reads=True),
     ojs("job-specs.create", OPERATE, NOTHING),
     ojs("job-specs.destroy", OPERATE, NOTHING),
+    # A schema holds for every project's jobs of its type.
+    ojs("schemas.list", BOTH, SHARED, reads=True),
+    ojs("schemas.retrieve", BOTH, SHARED, reads=True),
+    ojs("schemas.versions", BOTH, SHARED, reads=True),
+    ojs("schemas.version", BOTH, SHARED, reads=True),
+    ojs("schemas.register", OPERATE, NOTHING),
+    ojs("schemas.destroy", OPERATE, NOTHING),
+    ojs("schemas.destroy_version", OPERATE, NOTHING),
     # The dead letter is for operators, and redacted as in the Admin API.
     ojs("dead-letter.list", OPERATE, OWN, reads=True, hides=True),
     ojs("dead-letter.retrieve", OPERATE, OWN, reads=True, hides=True),
@@ -111,6 +120,8 @@ declare(
     admin("schemas.retrieve", READ, SHARED, reads=True),
     admin("schemas.register", WRITE, NOTHING),
     admin("schemas.destroy", WRITE, NOTHING),
+    admin("schemas.validation", READ, SHARED, reads=True),
+    admin("schemas.set_validation", WRITE, NOTHING),
     admin("history.retrieve", READ, NOTHING, reads=True),
     admin("system.maintenance", READ, NOTHING, reads=True),
     admin("system.switch", WRITE, NOTHING),

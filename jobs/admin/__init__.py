@@ -8,6 +8,7 @@ from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
 from .maintenance import MaintenanceAdmin
 from .queue import QueueAdmin
+from .schema import JobSchemaAdmin
 from .workflow import WorkflowAdmin
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
+    "JobSchemaAdmin",
     "MaintenanceAdmin",
     "OperatorActionAdmin",
     "QueueAdmin",

@@ -44,6 +44,7 @@ VERBS = {
     "change_cron": _("changed cron jobs"),
     "delete_cron": _("deleted cron jobs"),
     "register_spec": _("registered or withdrew job specs"),
+    "manage_schema": _("changed job schemas or their validation"),
     "manage_keys": _("managed API keys"),
     "add_mark": _("added marks"),
     "maintenance": _("switched maintenance mode"),

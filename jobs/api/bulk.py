@@ -20,6 +20,7 @@ from ..errors import (
     BatchTooLarge,
     Conflict,
     DuplicateJob,
+    InvalidArguments,
     JobTypeNotAllowed,
     OJSError,
     QueueClosed,
@@ -39,7 +40,7 @@ from .selection import Selection
 from .verbs import enqueued
 
 KEPT = timedelta(hours=24)
-ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
+ONE_BY_ONE = (DuplicateJob, InvalidArguments, QueueFull, QueueClosed, JobTypeNotAllowed)
 """Refusals that concern individual jobs of a batch."""
 
 

@@ -17,6 +17,7 @@ from ..http.endpoints import announced, at_this_port
 from ..http.loop import LOOP
 from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
+from ..spec.json_schema import is_installed
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from ..store.database import connection
 from ..store.trouble import explain
@@ -32,7 +33,7 @@ CAPABILITIES = {
     "job_ttl": True,
     "priority_queues": True,
     "rate_limiting": True,
-    "schema_validation": False,
+    "schema_validation": is_installed(),
     "unique_jobs": True,
     "workflows": True,
     "pause_resume": True,
@@ -56,6 +57,8 @@ EXTENSIONS = [
 failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
 
 
+SCHEMAS = "urn:ojs:ext:schema-registry"
+"""Added where the extra `schemas` is installed."""
 REALTIME = "urn:ojs:ext:experimental:realtime"
 """Added by servers that have an event loop."""
 
@@ -97,7 +100,11 @@ class ManifestViewSet(OJSViewSet):
                 "backend": backend(),
                 "capabilities": CAPABILITIES | {"realtime": is_live},
                 "unique_job_strength": "strong",
-                "extensions": [*EXTENSIONS, *([REALTIME] if is_live else [])],
+                "extensions": [
+                    *EXTENSIONS,
+                    *([SCHEMAS] if is_installed() else []),
+                    *([REALTIME] if is_live else []),
+                ],
                 "payload_limits": {
                     "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
                     "max_meta_bytes": META_SIZE,

@@ -19,6 +19,7 @@ from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
 from .results import ResultViewSet
+from .schemas import SchemaViewSet
 from .specs import SpecViewSet
 from .system import ManifestViewSet
 from .workflows import WorkflowViewSet
@@ -28,6 +29,7 @@ WORKFLOW = "v1/workflows/<str:workflow_id>"
 QUEUE = "v1/queues/<str:name>"
 DEAD = "v1/dead-letter"
 CRON = "v1/cron/<str:name>"
+SCHEMAS = "v1/schemas"
 
 # Route below `ojs/`, name, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -87,6 +89,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
+    (SCHEMAS, "schema-list", SchemaViewSet, {"get": "list", "post": "register"}),
+    (f"{SCHEMAS}/<str:type>/versions", "schema-versions", SchemaViewSet, {"get": "versions"}),
+    (
+        f"{SCHEMAS}/<str:type>/<str:version>",
+        "schema-version",
+        SchemaViewSet,
+        {"get": "version", "delete": "destroy_version"},
+    ),
+    # A URI, which may contain slashes.
+    (f"{SCHEMAS}/<path:name>", "schema", SchemaViewSet, {"get": "retrieve", "delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
     ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
 )

@@ -4,7 +4,7 @@ from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
-from . import bounds, bulk, limits, queue_policy, queues
+from . import bounds, bulk, limits, queue_policy, queues, schemas
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimOptions, claim, claim_chosen, exchange
@@ -127,6 +127,7 @@ __all__ = [
     "run_cron_now",
     "run_now",
     "save_checkpoint",
+    "schemas",
     "set_cron_enabled",
     "time_out",
     "too_large",

@@ -25,6 +25,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
             policy is `reject`.
         QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
         InMaintenance: enqueues are refused now.
+        InvalidArguments: a job does not match the schema of its type, whose mode is `strict`.
     """
     insert = insertion.insert_jobs
     if not any(job.unique is not None for job in representatives(new)):

@@ -15,10 +15,10 @@ from ..signals import jobs_enqueued, send_on_commit
 from ..spec.batches import in_parts, representatives
 from ..spec.validation import NewJob
 from ..store import clock
-from ..store.contract import stamp
+from ..store.contract import ANY_REGISTRY, stamp
 from ..store.database import alias, atomic, on_commit
 from ..store.stores import store
-from . import bounds, limits, maintenance, queue_policy
+from . import bounds, limits, maintenance, queue_policy, schemas
 from .unique import Conflicts
 
 BATCH = 1000
@@ -32,6 +32,7 @@ def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
             policy is `reject`.
         QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
         InMaintenance: enqueues are refused now.
+        InvalidArguments: a job does not match the schema of its type.
     """
     if not any(job.unique is not None for job in representatives(new)):
         return _insert_into_queues(new)
@@ -122,11 +123,29 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     Raises:
         InMaintenance: enqueues are refused now.
         Guarded: a queue must admit the jobs first; nothing was stored.
+        InvalidArguments: a job does not match the schema of its type.
+    """
+    lenient = bounds.are_accepted()
+    found, registry = schemas.checked(new, lenient=lenient)
+    while not _store_checked(found, registry, admitted):
+        # A schema has been registered or changed since this process read them.
+        found, registry = schemas.checked(new, reread=True, lenient=lenient)
+    limits.know([job for job in representatives(new) if job.rate_limit])
+
+
+def _store_checked(new: Sequence[NewJob], registry: str, admitted: bool) -> bool:
+    """Store jobs whose arguments were checked; False if the schemas have changed since.
+
+    Args:
+        registry: the token of the schemas by which they were checked.
     """
     for batch in in_parts(new, BATCH):
-        while (stored := store().insert(batch, asks_queues=not admitted)) < len(batch):
+        asks = not admitted
+        while (stored := store().insert(batch, asks_queues=asks, registry=registry)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
+            if not stored and schemas.is_stale(registry):
+                return False
             if not (admitted or stored) and bounds.guarded(
                 {job.queue for job in representatives(batch)}
             ):
@@ -135,7 +154,9 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
             if stored or taken:
                 raise _duplicate_of(taken or batch[0])
             # The cause of the refusal is gone: try once more.
-    limits.know([job for job in representatives(new) if job.rate_limit])
+        # All of them were checked, and the first ones found the registry unchanged.
+        registry = ANY_REGISTRY
+    return True
 
 
 def _refuse_repeated_ids(new: Sequence[NewJob]) -> None:

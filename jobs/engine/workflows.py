@@ -11,9 +11,11 @@ from ..models import Job, Workflow, WorkflowState
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import WAITING
-from ..spec.workflow_plans import Plan
+from ..spec.validation import CLASS_PATTERN, new_job
+from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
 from ..store.database import atomic
+from . import schemas
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueueing
 from .flow import ending
@@ -29,6 +31,7 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
 
     Raises:
         DuplicateJob: a workflow with this id exists.
+        InvalidArguments: a job, even of a later step, does not match the schema of its type.
     """
     now = clock.now()
     try:
@@ -36,12 +39,25 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
             builder = WorkflowBuilder(now)
             workflow = builder.add_member(plan, project)
             ended += builder.store()
+            _check_later_jobs(plan)
             record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
     except IntegrityError:
         if plan.id is None:
             raise
         raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.") from None
     return workflow
+
+
+def _check_later_jobs(plan: Plan) -> None:
+    """Check the arguments of all jobs of a workflow whose first ones were just stored.
+
+    Later, when a running workflow makes them, it is too late to refuse them.
+    """
+    if schemas.are_registered():
+        now = clock.now()
+        calls = [new_job(each, now, type_pattern=CLASS_PATTERN) for each in callbacks_of(plan)]
+        later = [step.job for step in steps_of(plan) if step.job.workflow_id is None]
+        schemas.checked([*later, *calls])
 
 
 def cancel_workflow(workflow_id: UUID) -> Workflow:

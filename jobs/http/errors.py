@@ -13,11 +13,13 @@ from ..access.address import address_of
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
+    BreakingChange,
     Conflict,
     DatabaseRefused,
     DatabaseUnavailable,
     DuplicateJob,
     InMaintenance,
+    InvalidArguments,
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
@@ -50,6 +52,8 @@ DOCUMENTATION = "https://openjobspec.org/errors/"
 STATUS: dict[type[OJSError], int] = {
     InvalidPayload: 400,
     InvalidRetryPolicyRequest: 422,
+    InvalidArguments: 422,
+    BreakingChange: 422,
     UpgradeRequired: 426,
     InvalidRequest: 400,
     BodyTooLarge: 413,

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0023_early_indexes'),
+        ('ojs_jobs', '0024_schema_registry'),
     ]
 
     operations = [

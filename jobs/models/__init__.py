@@ -16,7 +16,7 @@ from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue, QueuePolicy
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
-from .schema import JobSchema
+from .schema import JobSchema, SchemaMode, SchemaRegistry, ValidationMode
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -50,9 +50,12 @@ __all__ = [
     "RefusedFinish",
     "Rollup",
     "RollupMark",
+    "SchemaMode",
+    "SchemaRegistry",
     "Scope",
     "Source",
     "TypeRollup",
+    "ValidationMode",
     "Workflow",
     "WorkflowState",
     "WorkflowType",

@@ -28,11 +28,26 @@ from .members import (
 from .queue_config import QueueConfig
 from .rate_policy import Limits, Rate
 from .retry import InvalidRetryPolicy, Policy, RetryPolicy
-from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, Priority
-from .versions import VERSION_PATTERN
+from .validation import (
+    QUEUE_LENGTH,
+    QUEUE_PATTERN,
+    TYPE_LENGTH,
+    TYPE_PATTERN,
+    URI_PATTERN,
+    Priority,
+)
+from .versions import VERSION_PATTERN, Version
 
 MOST_VERSIONS = 1_000
 """Schemas of one job type, and versions that one of them may declare itself compatible with."""
+
+
+class SchemaVersion(Version):
+    """The version of a schema, as it was sent."""
+
+    def check(self, value: Any, place: str) -> Any:
+        super().check(value, place)
+        return value
 
 
 class Reason(Members):
@@ -198,13 +213,41 @@ class SwitchMaintenance(Reason):
     refuse_jobs = Boolean("Refuse new jobs as well.").default(False)
 
 
-class RegisterSchema(Reason):
-    schema = Object("JSON Schema of the arguments.")
-    args_schema = Object("The same, by the document's name.")
+class CompatibleWith(Reason):
     compatible_with = Texts(
         most=MOST_VERSIONS,
         sentence="At most {most} versions may be named.",
         schema={"items": {"type": "string", "pattern": f"^{VERSION_PATTERN}$"}},
+    )
+
+
+class RegisterSchema(CompatibleWith):
+    schema = Object("JSON Schema of the arguments.")
+    args_schema = Object("The same, by the document's name.")
+
+
+class NewSchema(CompatibleWith, either=("job_type", "type")):
+    job_type = Text(pattern=TYPE_PATTERN, longest=TYPE_LENGTH, filled=True)
+    type = Text("The same.", pattern=TYPE_PATTERN, longest=TYPE_LENGTH, filled=True)
+    version = SchemaVersion("Major, minor and patch; what is left out is 0.").required()
+    schema = Object(
+        "JSON Schema 2020-12 of the arguments; of an object: of the only argument."
+    ).required()
+    uri = Text(
+        "By which jobs may name it; by default `urn:ojs:schema:TYPE:vVERSION`.",
+        longest=600,
+        pattern=URI_PATTERN,
+    )
+
+
+class SetValidation(Reason):
+    type = Text("Empty: any type.", longest=TYPE_LENGTH).default("")
+    queue = Text("Empty: any queue.", longest=QUEUE_LENGTH).default("")
+    mode = Choice(
+        words("strict", "warn", "off"),
+        "`null`: it has no mode of its own any more.",
+        nullable=True,
+        sentence="The '{name}' field must be one of {choices}.",
     )
 
 

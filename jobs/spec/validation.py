@@ -80,6 +80,7 @@ SYSTEM_MANAGED = frozenset(
         "result_stored_at",
         "result_expires_at",
         "result_size_bytes",
+        "warnings",
         "workflow_id",
         "parent_results",
         "progress",
@@ -301,6 +302,8 @@ class NewJob:
     unique: UniquePolicy | None = None
     existing: Any = None
     """The existing job, if a unique policy ignored this one."""
+    warnings: list[str] | None = None
+    """What its schema finds wrong, if that only warns; also among the attributes."""
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE

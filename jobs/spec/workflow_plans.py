@@ -351,3 +351,11 @@ def steps_of(plan: Plan) -> Iterator[Step]:
             yield from steps_of(node)
         else:
             yield node
+
+
+def callbacks_of(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield the requests of a plan's callbacks, including nested ones."""
+    yield from plan.callbacks.values()
+    for node in plan.nodes:
+        if isinstance(node, Plan):
+            yield from callbacks_of(node)

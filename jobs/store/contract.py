@@ -54,6 +54,10 @@ class Gate:
 OPEN = Gate("SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions")
 
 
+ANY_REGISTRY = "*"
+"""In place of a token: whatever the schema registry has become."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """A fetch's request; `engine.claim` describes each field."""
@@ -136,13 +140,18 @@ class Reclaimed(NamedTuple):
 class Store(Protocol):
     """How rows are written."""
 
-    def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
+    def insert(
+        self, new: Sequence[NewJob], *, asks_queues: bool, registry: str = ANY_REGISTRY
+    ) -> int:
         """Store and stamp the jobs; return how many were stored.
 
-        None during maintenance, or if one of the queues is guarded; and no job whose id is taken.
+        None during maintenance, or if one of the queues is guarded, or if the schema registry has
+        changed; and no job whose id is taken.
 
         Args:
             asks_queues: False if maintenance and the queues have already been checked.
+            registry: the token of the schema registry by which the jobs were checked; empty: that
+                of a registry without schemas.
         """
 
     def lock_keys(self, keys: Collection[int]) -> None:

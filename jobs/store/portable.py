@@ -19,7 +19,7 @@ from django.db.models.lookups import LessThan
 
 from ..access.projects import scope_to
 from ..conf import ojs_settings
-from ..models import Checkpoint, Job, JobError, Maintenance, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue, SchemaRegistry
 from ..models import Event as EventRow
 from ..record.events import discarded_events, job_event, record
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, timeout_details
@@ -30,6 +30,7 @@ from ..spec.validation import NewJob
 from . import clock, wakeup
 from .claimed import ClaimedJob, from_row
 from .contract import (
+    ANY_REGISTRY,
     BATCH_SIZE,
     VISIBILITY_TIMEOUT,
     Cause,
@@ -98,13 +99,32 @@ SAVE_CHECKPOINT = f"""
 """
 
 
+REFUSED = "!"
+"""What no token is."""
+
+
+def _may_insert(new: Sequence[NewJob], asks_queues: bool, registry: str) -> bool:
+    """Ask maintenance, the queues and the schema registry in one query."""
+    found = SchemaRegistry.objects.order_by().values_list("token")
+    if asks_queues:
+        refused = Value(REFUSED, output_field=models.CharField())
+        closed = Maintenance.objects.on().filter(refuses_jobs=True)
+        guarded = Queue.objects.guarded().filter(pk__in={job.queue for job in new})
+        found = found.union(
+            closed.order_by().values_list(refused), guarded.order_by().values_list(refused)
+        )
+    elif registry == ANY_REGISTRY:
+        return True
+    words = {word for (word,) in found}
+    token = "".join(words - {REFUSED})
+    return REFUSED not in words and registry in (ANY_REGISTRY, token)
+
+
 class PortableStore:
-    def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
-        queues = {job.queue for job in new}
-        if asks_queues and (
-            Maintenance.objects.on().filter(refuses_jobs=True).exists()
-            or Queue.objects.guarded().filter(pk__in=queues).exists()
-        ):
+    def insert(
+        self, new: Sequence[NewJob], *, asks_queues: bool, registry: str = ANY_REGISTRY
+    ) -> int:
+        if not _may_insert(new, asks_queues, registry):
             return 0
         now = clock.now()
         stamp(new, now)

@@ -158,6 +158,10 @@ def scene(kind: Kind, mark: str = "") -> Scene:
     engine.register_specs({f"a.type{mark}": "v1"})
     RateLimit.objects.create(key=f"limit{mark}")
     JobSchema.objects.create(
-        type=f"a.type{mark}", version="1.0", version_number=version_number("1.0"), schema={"a": 1}
+        type=f"a.type{mark}",
+        version="1.0",
+        version_number=version_number("1.0"),
+        schema={"a": 1},
+        uri=f"urn:a.type{mark}",
     )
     return Scene(project, worker, queue, jobs, workflow, cron, f"a.type{mark}", f"limit{mark}")

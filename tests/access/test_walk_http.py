@@ -100,6 +100,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "OJS queues.purge": on("", confirm=True, states=["available"]),
     "OJS rate-limits.override": on("", concurrency=5),
     "OJS job-specs.create": on("", specs={"a.new": "v1"}),
+    "OJS schemas.register": on("", job_type="a.new", version="1.0.0", schema={"type": "array"}),
     "OJS dead-letter.retrieve": on("dead"),
     "OJS dead-letter.retry": on("dead"),
     "OJS dead-letter.destroy": on("dead"),
@@ -131,6 +132,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "ADMIN queues.purge": on("", confirm=True, states=["available"]),
     "ADMIN queues.destroy": on("", strategy="discard"),
     "ADMIN schemas.register": on("", schema={"type": "array"}),
+    "ADMIN schemas.set_validation": on("", type="a.b", mode="warn"),
     "ADMIN system.switch": on("", enabled=False),
     "ADMIN marks.create": on("", text="v1"),
     "ADMIN workers.direct": on("", directive="quiet"),
@@ -196,6 +198,7 @@ def address(door: Door, s: Scene, said: Said) -> str:
         "<str:version>": "1.0",
         "<str:key>": s.limit,
         "<str:name>": name,
+        "<path:name>": f"urn:{s.schema}",
     }.items():
         path = path.replace(part, str(value))
     return f"{path}?{said.query}" if said.query else path

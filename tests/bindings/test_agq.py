@@ -19,7 +19,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, schemas
 from jobs.http.authentication import make_key, rotate_key
 from jobs.models import ApiKey, Job, OperatorAction
 from jobs.spec.lifecycle import State
@@ -628,6 +628,18 @@ def test_a_push_is_all_or_nothing(worker):
     ):
         assert answer in worker.refused("LPUSH", "queue:ready", '{"plan": 1}', wrong)
     assert not Job.objects.exists()
+
+
+def test_a_push_that_does_not_match_its_schema_is_refused_with_the_place(worker):
+    schemas.register(
+        "report.build", "1.0.0", {"type": "array", "prefixItems": [{"type": "integer"}]}
+    )
+    schemas.set_mode("strict", type="report.build")
+
+    answer = worker.refused("LPUSH", "queue:ready", '{"plan": "x", "type": "report.build"}')
+
+    assert "/args/0: item 0 must be integer, got string" in answer
+    assert worker("LPUSH", "queue:ready", '{"plan": 1, "type": "report.build"}') == 1
 
 
 # What Redis clients do on their own: pipelines, scans, queries about keys

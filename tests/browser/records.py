@@ -7,7 +7,7 @@ from datetime import time
 
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, schemas
 from jobs.access.audit import Actor, of_shell, record_action
 from jobs.engine import Completion
 from jobs.http.authentication import make_key
@@ -58,6 +58,9 @@ def keep() -> None:
     WorkerFactory(worker_id="old-2", left=True)
     WorkerFactory(worker_id="old-3", left=True, flagged_at=ago(60))
     engine.register_specs({"email.send": "v2", "image.resize": "v7"})
+    schemas.register("email.send", "1.0.0", {"type": "array", "minItems": 1})
+    schemas.register("email.send", "2.0.0", {"type": "array", "minItems": 2, "maxItems": 2})
+    schemas.set_mode("strict", type="email.send", queue="reports")
     Worker.objects.filter(pk="web-5").update(
         protocol="rota", specs={"email.send": "v2", "image.resize": "v6"}
     )

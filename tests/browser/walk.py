@@ -20,7 +20,15 @@ from .scene import draw
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
 NO_PAGES = ("delete", "csv", "live", "about", "preview", "find")
 """Pages refused to every user, a file, a stream, and what scripts ask for."""
-MADE_BY_HAND = ("apikey", "jobspec", "job", "cronjob", "mark", "alertrule")
+MADE_BY_HAND = (
+    "apikey",
+    "jobschema",
+    "jobspec",
+    "job",
+    "cronjob",
+    "mark",
+    "alertrule",
+)
 """Models whose rows are added in a form; for others it is refused."""
 
 

@@ -81,6 +81,7 @@ JOB = obj(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     progress_data=free("The last progress its worker reported."),
     progress_message=text(),
+    warnings=array(text("What its schema finds wrong, if its mode is `warn`.")),
 ) | {
     "description": "The job envelope (OJS JSON format §3). Members that the client sent and this "
     "server does not know are returned unchanged."

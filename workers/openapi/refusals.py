@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from jobs.errors import (
     BatchTooLarge,
     BodyTooLarge,
+    BreakingChange,
     CheckpointTooLarge,
     Conflict,
     DatabaseUnavailable,
     DuplicateJob,
     InMaintenance,
+    InvalidArguments,
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
+    InvalidSchema,
     InvalidWorkflow,
     JobNotFound,
     JobTypeNotAllowed,
@@ -30,6 +33,8 @@ from jobs.errors import (
     QueueFull,
     ResultPruned,
     ResultTooLarge,
+    SchemaExists,
+    SchemaInUse,
     TooManyConnections,
     UnfinishedBody,
     Unsupported,
@@ -84,21 +89,48 @@ CLOSED = (
     *refuses(JobTypeNotAllowed, "The queue does not accept jobs of this type."),
 )
 
+MISMATCH = refuses(
+    InvalidArguments, "The arguments do not match the type's schema, whose mode is `strict`."
+)
+
 JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
 EXAMPLES: dict[type[OJSError], OJSError] = {
     BatchTooLarge: BatchTooLarge(20_000, 10_000),
     BodyTooLarge: BodyTooLarge(
         "The request body may have at most 16777216 bytes.", max_size=16_777_216
     ),
+    BreakingChange: BreakingChange(
+        "Schema version 1.2.0 introduces breaking changes compared to 1.1.0. Use a major version "
+        "bump (2.0.0).",
+        breaking_changes=["Required field 'currency' was added"],
+    ),
     CheckpointTooLarge: CheckpointTooLarge("A checkpoint may have at most 1048576 bytes."),
     Conflict: Conflict("Cannot cancel job in terminal state 'completed'.", job_id=JOB_ID),
     DatabaseUnavailable: DatabaseUnavailable("The database is unreachable."),
     DuplicateJob: DuplicateJob(f"Job '{JOB_ID}' exists already.", job_id=JOB_ID),
     InMaintenance: InMaintenance("The server is in maintenance and takes no jobs."),
+    InvalidArguments: InvalidArguments(
+        "Job arguments do not match schema for invoice.generate@2.0.0. /args/0: required property "
+        "'currency' is missing.",
+        validation_errors=["required property 'currency' is missing"],
+        errors=[
+            {
+                "pointer": "/args/0",
+                "keyword": "required",
+                "message": "required property 'currency' is missing",
+            }
+        ],
+    ),
     InvalidPayload: InvalidPayload("The request body must be a JSON object."),
     InvalidRequest: InvalidRequest("The 'type' field is required.", field="type"),
     InvalidRetryPolicyRequest: InvalidRetryPolicyRequest(
         "max_attempts must not be negative", field="retry.max_attempts"
+    ),
+    InvalidSchema: InvalidSchema(
+        "The provided JSON Schema is not valid draft 2020-12, or not supported: $schema must "
+        "reference draft 2020-12. (at /$schema)",
+        schema_error="$schema must reference draft 2020-12.",
+        pointer="/$schema",
     ),
     InvalidWorkflow: InvalidWorkflow(
         "Workflow validation failed: $.steps: The steps must be an array.", field="steps"
@@ -120,6 +152,12 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
     QueueFull: QueueFull("email", 1000, 1000, "reject", "email.send"),
     ResultPruned: ResultPruned("Result expired at 2026-02-19T10:30:00.000Z", job_id=JOB_ID),
     ResultTooLarge: ResultTooLarge("The result has 2000000 bytes; 1048576 are allowed."),
+    SchemaExists: SchemaExists("'invoice.generate@2.0.0' has a schema already."),
+    SchemaInUse: SchemaInUse(
+        "'invoice.generate@2.0.0' cannot be deleted: 2 live workers declare that they take this "
+        "version.",
+        workers=["worker-1", "worker-2"],
+    ),
     TooManyConnections: TooManyConnections(
         "This client keeps 100 connections for events open, which is all it may.", limit=100
     ),

@@ -44,6 +44,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("dead-letter/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),
     (DEAD, "dead-letter-job", AdminDeadLetterViewSet, {"get": "retrieve", "delete": "destroy"}),
     (f"{DEAD}/retry", "dead-letter-retry", AdminDeadLetterViewSet, {"post": "retry"}),
+    (
+        "schema-validation",
+        "schema-validation",
+        SchemaViewSet,
+        {"get": "validation", "put": "set_validation"},
+    ),
     (SCHEMA, "schemas", SchemaViewSet, {"get": "list"}),
     (f"{SCHEMA}/versions", "schema-versions", SchemaViewSet, {"get": "list"}),
     (

@@ -18,6 +18,7 @@ from ...spec.reports import Completion
 from ...spec.validation import NewJob
 from ..claimed import from_row
 from ..contract import (
+    ANY_REGISTRY,
     BATCH_SIZE,
     OPEN,
     VISIBILITY_TIMEOUT,
@@ -70,13 +71,16 @@ PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "re
 
 
 class PostgresStore(PortableStore):
-    def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
+    def insert(
+        self, new: Sequence[NewJob], *, asks_queues: bool, registry: str = ANY_REGISTRY
+    ) -> int:
         documents = [_document(job) for job in representatives(new)]
         # Compared in the form sent: in Python, 1 and True are equal.
         is_uniform = len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1
         is_chosen = any(job.client_id for job in representatives(new))
         parameters: dict[str, Any] = {
             "asks_queues": asks_queues,
+            "registry": registry,
             "records_events": ojs_settings.RECORD_EVENTS,
         }
         if is_uniform:

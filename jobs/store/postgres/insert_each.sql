@@ -3,6 +3,7 @@
 
 \set jobs '[{"id": "019539a4-0000-7000-8000-000000000001", "type": "demo", "queue": "default", "args": [], "meta": {}, "priority": 0, "max_attempts": 3, "tags": [], "attributes": {}}]'
 \set asks_queues true
+\set registry ''
 \set records_events true
 
 WITH given AS MATERIALIZED (
@@ -31,7 +32,8 @@ WITH given AS MATERIALIZED (
            project text, version_number bigint)
 -- During maintenance nothing may be stored. A guarded queue must admit its jobs first; the batch is
 -- then returned untouched. Evaluated once for the statement, from an empty table and an index that
--- is empty if no queue is guarded.
+-- is empty if no queue is guarded. Nor if the schema registry is another than the one by which the
+-- jobs were checked; its table has one row, or none.
 ), inserted AS (
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
@@ -47,15 +49,17 @@ WITH given AS MATERIALIZED (
            workflow_index, followed, parent_results, unique_key, rate_key, project,
            version_number
       FROM given
-     WHERE NOT :'asks_queues'::boolean
-        OR NOT EXISTS (SELECT 1
-                         FROM ojs_jobs_maintenance
-                        WHERE refuses_jobs
-                          AND coalesce(until > statement_timestamp(), true))
-       AND NOT EXISTS (SELECT 1
-                         FROM ojs_jobs_queue
-                        WHERE is_guarded
-                          AND name IN (SELECT queue FROM given))
+     WHERE (NOT :'asks_queues'::boolean
+            OR NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true))
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_queue
+                            WHERE is_guarded
+                              AND name IN (SELECT queue FROM given)))
+       AND :'registry'::text
+           IN ('*', coalesce((SELECT token FROM ojs_jobs_schemaregistry), ''))
 -- Only for ids that clients chose: the check takes a fifth of the time of the insert.
         ON CONFLICT (id) DO NOTHING
  RETURNING id

@@ -5,6 +5,7 @@
 \set ids '{019539a400007000800000000000000a,019539a400007000800000000000000b}'
 \set args '[[1], [2]]'
 \set asks_queues true
+\set registry ''
 \set records_events true
 
 WITH given AS MATERIALIZED (
@@ -47,15 +48,17 @@ WITH given AS MATERIALIZED (
       FROM given
 CROSS JOIN ROWS FROM (unnest(:'ids'::uuid[]), jsonb_array_elements(:'args'::jsonb))
         AS own (id, args)
-     WHERE NOT :'asks_queues'::boolean
-        OR NOT EXISTS (SELECT 1
-                         FROM ojs_jobs_maintenance
-                        WHERE refuses_jobs
-                          AND coalesce(until > statement_timestamp(), true))
-       AND NOT EXISTS (SELECT 1
-                         FROM ojs_jobs_queue
-                        WHERE is_guarded
-                          AND name IN (SELECT queue FROM given))
+     WHERE (NOT :'asks_queues'::boolean
+            OR NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true))
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_queue
+                            WHERE is_guarded
+                              AND name IN (SELECT queue FROM given)))
+       AND :'registry'::text
+           IN ('*', coalesce((SELECT token FROM ojs_jobs_schemaregistry), ''))
         ON CONFLICT (id) DO NOTHING
  RETURNING id
 ), woken AS (

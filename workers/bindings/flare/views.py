@@ -12,6 +12,7 @@ from jobs import engine
 from jobs.access import projects
 from jobs.errors import (
     Conflict,
+    InvalidArguments,
     InvalidPayload,
     InvalidRequest,
     JobNotFound,
@@ -32,6 +33,7 @@ from . import PROTOCOL, ids, replies, requests, verbs
 WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
     (JobNotFound, 404, "job_not_found"),
     (Conflict, 409, "invalid_state"),
+    (InvalidArguments, 422, "validation_error"),
     (InvalidRequest, 400, "invalid_request"),
     (InvalidPayload, 400, "invalid_request"),
 )

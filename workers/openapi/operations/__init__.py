@@ -64,6 +64,7 @@ TAGS = {
     "Cron": "Jobs that are enqueued on a schedule.",
     "Workers": "The worker protocol: fetch, settle, heartbeat.",
     "Checkpoints": "State that a job saves for its next attempt.",
+    "Schemas": "JSON Schemas of the arguments of job types, by version.",
     "Queues": "Queues, their configuration and their jobs.",
     "Rate limits": "Limits on starts of jobs with a common key.",
     "Job specs": "Checksums of job types that a deployment registers.",

@@ -9,7 +9,7 @@ from workers.bindings.flare import views
 from workers.bindings.flare.requests import Ack, Heartbeat, JobRequest, Poll, Registration
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, MAINTAINED, NOT_IN_THAT_STATE, refuses
+from ..refusals import CLOSED, FULL, MAINTAINED, MISMATCH, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     TIME,
     Schema,
@@ -171,7 +171,11 @@ OPERATIONS = {
         {201: Reply("The job.", ref("FlareJob"), JOB, ("Location",))},
         body=JobRequest,
         example={"job_type": "email.send", "payload": JOB["payload"], "queue": "email"},
-        refusals=refuses(JobNotFound, "There is no such parent.") + CLOSED + FULL + MAINTAINED,
+        refusals=refuses(JobNotFound, "There is no such parent.")
+        + CLOSED
+        + FULL
+        + MISMATCH
+        + MAINTAINED,
     ),
     ("GET", "/flare/v1/jobs/{job_id}"): flare("A job", WHOLE, refusals=NO_JOB),
     ("POST", "/flare/v1/jobs/{job_id}/cancel"): flare(

@@ -17,7 +17,7 @@ from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, NO_JOB, refuses
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, MISMATCH, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -75,6 +75,7 @@ TAKEN = (
     + LARGE_META
     + CLOSED
     + FULL
+    + MISMATCH
 )
 RESULT = obj(
     "job_id state result",

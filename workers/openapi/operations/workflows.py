@@ -15,7 +15,7 @@ from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, Refusals, refuses
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, MISMATCH, Refusals, refuses
 from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 
 WORKFLOW = {
@@ -132,6 +132,7 @@ OPERATIONS = {
         + LARGE_META
         + CLOSED
         + FULL
+        + MISMATCH
         + MAINTAINED,
     ),
     ("GET", "/ojs/v1/workflows"): Operation(
