@@ -289,11 +289,11 @@ def test_a_user_who_may_only_view_is_offered_no_pause():
 
 
 def yesterday(minutes, **figures):
-    """Roll-ups of the same minutes, a day before."""
+    """Roll-ups of the same minutes a day before, and of a few more for a slow machine."""
     now = rollup.floor(timezone.now(), rollup.MINUTE) - timedelta(days=1)
     hour = rollup.floor(now, rollup.HOUR) - 3 * rollup.HOUR
     Rollup.objects.create(resolution=3600, start=hour)
-    for back in range(1, minutes + 1):
+    for back in range(-9, minutes + 1):
         start = now - back * rollup.MINUTE
         Rollup.objects.create(resolution=60, start=start, **figures)
         FleetSample.objects.create(resolution=60, start=start, running=2, capacity=20)

@@ -94,7 +94,7 @@ class Change:
     amount: str = ""
     """"+12 %"; empty where there is nothing to compare with."""
     verdict: str = ""
-    """`better` or `worse`, where one can say so; for the style, and for who cannot see it."""
+    """`better` or `worse`, where one can say so: for the style, and for screen readers."""
 
     @property
     def meaning(self) -> str:

@@ -18,7 +18,7 @@ class MarkKind(models.TextChoices):
 
 
 class Mark(models.Model):
-    """A moment that charts show: a new version began to run, or somebody noted something."""
+    """A moment that charts show: a new version began to run, or an operator made a note."""
 
     kind = models.CharField(_("kind"), max_length=10, choices=MarkKind, default=MarkKind.NOTE)
     text = models.CharField(_("text"), max_length=255)
