@@ -109,6 +109,8 @@ class AlertRuleForm(forms.ModelForm):
             "job_type": forms.TextInput(attrs=WIDE),
             "job_queue": forms.TextInput(attrs=WIDE),
             "timezone": forms.TextInput(attrs=WIDE),
+            "quiet_from": forms.TimeInput(format="%H:%M", attrs={"type": "time"}),
+            "quiet_until": forms.TimeInput(format="%H:%M", attrs={"type": "time"}),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
