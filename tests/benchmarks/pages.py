@@ -5,8 +5,8 @@
 Fills the given database (once) and prints a line for each page: median, slowest, queries, size,
 and whether that is within the goal; a file named as argument receives the results. `ONLY=search`
 measures the pages with this in their name, `SLOW=1` adds the two slowest queries of each,
-`JOBS=10000` takes fewer jobs: queries and sizes are the same. Besides the pages below, every page
-that the admin has is measured, found by its own patterns.
+`JOBS=10000` takes fewer jobs and `ROUNDS=1` fewer requests: queries and sizes are the same.
+Besides the pages below, every page that the admin has is measured, found by its own patterns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .results import Results
 
 JOBS = int(os.environ.get("JOBS", "1000000"))
 WORKERS = 1_000
-ROUNDS = 7
+ROUNDS = int(os.environ.get("ROUNDS", "7"))
 FILL_JOBS = """
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
