@@ -27,10 +27,11 @@ from tests.admin_walk import (
     snapshot,
 )
 from tests.database import rolled_back
+from tests.once import once_is_enough
 from tests.operators import APPS, buttons
 
 # Thousands of requests: minutes on a busy machine.
-pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.django_db, pytest.mark.slow]
 
 MODELS = {model._meta.model_name: model for model in OURS}
 SWITCHES = ("maintenance", "dashboard")

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LEFT_OUT, OF_BOTH
+from tests.once import once_is_enough
+
+pytestmark = once_is_enough
+
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.management.commands.ojsconfig import reference
+from tests.once import once_is_enough
 
 from . import processes
 
@@ -77,6 +78,7 @@ def terminate_all_workers() -> None:
     assert Worker.objects.direct(WorkerState.TERMINATE) == 1
 
 
+@once_is_enough
 def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
     """Except for the installation, which is part of the test of the wheel."""
     _, _, session = block("bash", "python3 -m venv").partition("pip install django-ojs\n")

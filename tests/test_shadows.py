@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.once import once_is_enough
 from tests.processes import PATIENCE, ROOT
 
 SETTINGS = """
@@ -25,7 +26,7 @@ class Own(AppConfig):
     label = {label!r}
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [once_is_enough, pytest.mark.slow]
 
 
 @pytest.fixture

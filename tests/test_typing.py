@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import once_is_enough
 from tests.processes import PATIENCE, ROOT
+
+pytestmark = [once_is_enough, pytest.mark.slow]
 
 SITE = """
 from __future__ import annotations
@@ -246,14 +249,12 @@ def mypy(folder: Path, name: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_site_passes_the_strictest_checks(checked):
     # Python's own type of an async function contains `Any`.
     lines = [line for line in checked[0].splitlines() if "Coroutine[Any, Any, None]" not in line]
     assert [line for line in lines if ": error:" in line] == []
 
 
-@pytest.mark.slow
 def test_mistakes_are_seen(checked):
     begin = len(SITE.splitlines()) + 4
     said = re.findall(r"^mistaken\.py:(\d+): error: .*\[([\w-]+)\]$", checked[1], re.M)
@@ -263,7 +264,6 @@ def test_mistakes_are_seen(checked):
     assert found == expected
 
 
-@pytest.mark.slow
 def test_pyright_is_as_strict_and_agrees(tmp_path):
     (tmp_path / "site_of_user.py").write_text(SITE)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')

@@ -21,10 +21,11 @@ from tests.admin_walk import (
 )
 from tests.database import rolled_back
 from tests.ojs_client import MEDIA_TYPE
+from tests.once import once_is_enough
 from workers.models import FleetOperation
 
 # Thousands of requests: minutes on a busy machine.
-pytestmark = [pytest.mark.django_db]
+pytestmark = [once_is_enough, pytest.mark.django_db]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 

@@ -19,15 +19,17 @@ PROGRESS, HEARTBEAT = "job.progress", "job.heartbeat"
 class Message:
     """An event, and its serializations so far."""
 
-    __slots__ = ("_made", "event", "id", "name", "project", "timestamp", "transition")
+    __slots__ = ("_made", "event", "id", "name", "project", "timestamp", "trace_id", "transition")
 
-    def __init__(self, event: Event, project: str = "") -> None:
+    def __init__(self, event: Event, project: str = "", trace_id: str = "") -> None:
         """
         Args:
             project: project of the job it is about; empty if there is none.
+            trace_id: trace of that job; empty if it has none.
         """
         self.event = event
         self.project = project
+        self.trace_id = trace_id
         self.id = events.cursor_of(event)
         self.timestamp = format_timestamp(event.time)
         self.transition: Transition | None = transition_of(event)
@@ -97,6 +99,12 @@ class Message:
         return dumps(self._document(face, project))
 
     def _document(self, face: Face, project: str) -> dict[str, Any]:
+        document = self._payload(face, project)
+        if self.trace_id:
+            document["trace_id"] = self.trace_id
+        return document
+
+    def _payload(self, face: Face, project: str) -> dict[str, Any]:
         event = self.event
         data: dict[str, Any] = event.data or {}
         if face == AS_HERE and self.transition is not None:

@@ -83,16 +83,19 @@ def page(channel: Channel, project: str, after: int, until: int, most: int) -> B
 
 
 def messages_of(rows: Sequence[Event]) -> list[Message]:
-    """Look up the projects of the jobs that the events are about."""
+    """Look up the projects and traces of the jobs that the events are about."""
     found = list(rows)
-    subjects = {event.subject for event in found if event.job_type}
-    ids = [job_id for job_id in map(parse_uuid, subjects) if job_id is not None]
+    ids = events.job_ids_of(found)
     if not ids:
         return [Message(event) for event in found]
     jobs = Job.objects.using(alias()).filter(pk__in=ids).exclude(project="")
     projects = {str(pk): project for pk, project in jobs.values_list("pk", "project")}
+    traces = events.traces_of(ids)
     # A job's events contain its id in this notation.
-    return [Message(event, projects.get(event.subject, "")) for event in found]
+    return [
+        Message(event, projects.get(event.subject, ""), traces.get(event.subject, ""))
+        for event in found
+    ]
 
 
 def _record() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
@@ -214,20 +215,31 @@ def overtaken(cursor: Cursor) -> Q:
     return Q(txid__gt=cursor.txid, id__lt=cursor.id)
 
 
-def event_documents(events: Sequence[Event], *, project: str = "") -> list[dict[str, Any]]:
-    """Return the envelopes of events, with the traces of the jobs that they are about (§8.3).
-
-    Traces are read from the jobs, so that no hot statement pays for them: an event that outlives
-    its job has none.
-    """
+def job_ids_of(events: Iterable[Event]) -> list[UUID]:
+    """Return the ids of the jobs that events are about, each once."""
     subjects = {parse_uuid(event.subject) for event in events if event.job_type}
-    ids = [job_id for job_id in subjects if job_id is not None]
+    return [job_id for job_id in subjects if job_id is not None]
+
+
+def traces_of(job_ids: Sequence[UUID]) -> dict[str, str]:
+    """Return the traces of jobs (§8.3), by the ids of those that have one.
+
+    They are read from the jobs, so that no hot statement pays for them: an event that outlives its
+    job has none.
+    """
+    if not job_ids:
+        return {}
     traced = Q(meta__has_key=TRACE_ID) | Q(meta__has_key=TRACEPARENT)
-    rows = Job.objects.using(alias()).filter(traced, pk__in=ids) if ids else Job.objects.none()
-    traces = {
+    rows = Job.objects.using(alias()).filter(traced, pk__in=job_ids)
+    return {
         str(job_id): trace_id_of(*named)
         for job_id, *named in rows.values_list("pk", f"meta__{TRACE_ID}", f"meta__{TRACEPARENT}")
     }
+
+
+def event_documents(events: Sequence[Event], *, project: str = "") -> list[dict[str, Any]]:
+    """Return the envelopes of events, with the traces of the jobs that they are about."""
+    traces = traces_of(job_ids_of(events))
     return [
         event_document(event, project=project, trace_id=traces.get(event.subject, ""))
         for event in events

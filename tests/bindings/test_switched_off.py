@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 from tests import processes
+from tests.once import once_is_enough
+
+pytestmark = once_is_enough
 
 SERVE = """
 import sys, django

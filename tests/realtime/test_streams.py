@@ -54,6 +54,22 @@ def test_a_stream_of_a_job_tells_each_transition_and_ends_with_the_job():
     assert reader.retry == 3000
 
 
+def test_each_event_of_a_job_names_its_trace():
+    """OJS events §8.3; a job without a trace has no such member, as the test before this shows."""
+
+    async def story(loop):
+        job_id = await loop.in_thread(
+            lambda: stories.enqueue(meta={"trace_id": "4bf92f3577b34da6"})
+        )
+        reader = await listen(loop, f"job:{job_id}")
+        await loop.in_thread(stories.run)
+        return await reader.rest()
+
+    sent = on_loop(story)
+
+    assert [one.data["trace_id"] for one in sent] == ["4bf92f3577b34da6"] * 2
+
+
 @pytest.mark.parametrize("keeps_events", [True, False])
 def test_a_job_that_has_ended_is_sent_in_one_event(keeps_events):
     async def story(loop):
