@@ -40,12 +40,12 @@ class SchemaViewSet(OJSViewSet):
     def register(self, request: Request) -> Response:
         """Register the schema of a version that has none (OJS schema registry §4.1)."""
         body = self.read(required=True)
-        names = {NewSchema.job_type.read(body), NewSchema.type.read(body)} - {None}
-        if not names:
+        named, same = NewSchema.job_type.read(body), NewSchema.type.read(body)
+        kind = named or same
+        if kind is None:
             raise missing("job_type")
-        if len(names) > 1:
+        if kind != (same or kind):
             raise refuse("type", "The 'type' field must be the same as 'job_type'.")
-        kind = names.pop()
         with atomic():
             row, _ = schemas.register(
                 kind,
