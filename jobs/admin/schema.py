@@ -318,7 +318,7 @@ class JobSchemaAdmin(ReadOnlyModelAdmin):
         )
         rest = len(row.workers) - MOST_WORKERS
         if rest > 0:
-            more = ngettext("and %(count)d more", "and %(count)d more", rest) % {"count": rest}
+            more = gettext("and %(count)d more") % {"count": rest}
             return format_html("{} {}", shown, more)
         return shown or gettext("none; workers without a range take every version")
 
