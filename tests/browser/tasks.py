@@ -176,6 +176,14 @@ def slowest(hand: Hand, scene: Large) -> None:
     assert hand.page.locator(".ojs-matrix tbody th").first.inner_text() == SLOWEST
 
 
+def compare(hand: Hand, scene: Large) -> None:
+    hand.follow("24 hours")
+    hand.follow("yesterday")
+    hand.page.wait_for_url("**compare=day**")
+    chosen = hand.page.locator("nav[aria-labelledby=ojs-compare] [aria-current=true]")
+    assert chosen.inner_text() == "yesterday"
+
+
 @dataclass(frozen=True)
 class Task:
     name: str
@@ -226,6 +234,7 @@ TASKS = (
     ),
     Task("Make a cron job", "*Add* beside *Cron jobs*, fill in the form, save", 2, new_cron),
     Task("Which type is the slowest?", "*By job type*, *Run p50 / p95 / p99*", 2, slowest),
+    Task("Today against yesterday", "*24 hours*, *Compare with* yesterday", 2, compare),
 )
 
 
