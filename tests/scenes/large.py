@@ -28,10 +28,11 @@ from jobs.spec.workflow_plans import plan_of
 from tests import clocks
 from tests.database import connection
 from workers import protocol
+from workers.alerts import evaluation
 from workers.chores import reaper
-from workers.fleet import drain, orders, samples
+from workers.fleet import drain, marks, orders, samples
 from workers.lifecycle import WorkerState
-from workers.models import Worker
+from workers.models import AlertRule, Worker
 
 FAMILIES = {
     "billing": "charge capture refund dunning invoice payout",
@@ -148,6 +149,7 @@ class _Scene:
             last_heartbeat_at=timezone.now()
         )
         self._now()
+        self._alerts()
         return large
 
     # Rows that clients and workers would have made
@@ -426,6 +428,14 @@ class _Scene:
             )
 
     # What operators do
+
+    def _alerts(self) -> None:
+        """Marks, and rules with the alerts that they raise by themselves."""
+        with clocks.ahead(-5 * timedelta(hours=1)):
+            marks.add(self._actor(), "deployment", "shop/4.2")
+        for kind in ("dead_workers", "paused_queues", "growing_dead_letter"):
+            AlertRule.objects.create(name=kind, kind=kind, emails="ops@example.com")
+        evaluation.evaluate()
 
     def _operators(self, large: Large) -> None:
         """A day of them; the latest are what is in force now."""
