@@ -117,8 +117,12 @@ def json_block(value: Any) -> str | SafeString:
     """Indented JSON."""
     if value is None:
         return NOTHING
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return format_html('<pre class="ojs-json">{}</pre>', text)
+    return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def block(text: str) -> SafeString:
+    """Text as it is, which scrolls if it is wide: by keyboard as well."""
+    return format_html('<pre class="ojs-json" tabindex="0">{}</pre>', text)
 
 
 def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:

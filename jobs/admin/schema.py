@@ -304,7 +304,7 @@ class JobSchemaAdmin(ReadOnlyModelAdmin):
         lines = row.report.difference
         if not lines:
             return display.NOTHING
-        return format_html('<pre class="ojs-json">{}</pre>', "\n".join(lines))
+        return display.block("\n".join(lines))
 
     @admin.display(description=_("workers that declare it"))
     def workers_named(self, row: Any) -> str | SafeString:

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from django import template
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 register = template.Library()
@@ -84,5 +83,7 @@ def ojs_worker(context: dict[str, Any], worker_id: str) -> str | SafeString:
 @register.simple_tag
 def ojs_lines(backtrace: Any) -> SafeString:
     """A backtrace as workers send it: a text, or a list of lines."""
+    from ..admin.display import block
+
     lines = backtrace if isinstance(backtrace, list) else [backtrace]
-    return format_html('<pre class="ojs-json">{}</pre>', "\n".join(str(line) for line in lines))
+    return block("\n".join(str(line) for line in lines))
