@@ -29,6 +29,7 @@ EXTENSIONS = {
     "urn:ojs:ext:progress": "ext-progress",
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
     "urn:ojs:ext:rate-limiting": "ext-rate-limiting",
+    "urn:ojs:ext:schema-registry": "ext-schema-registry",
 }
 OURS = "urn:ojs:ext:x:"
 OF_OUR_OWN = {"urn:ojs:ext:experimental:realtime"}

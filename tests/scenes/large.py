@@ -433,8 +433,12 @@ class _Scene:
         """Marks, and rules with the alerts that they raise by themselves."""
         with clocks.ahead(-5 * timedelta(hours=1)):
             marks.add(self._actor(), "deployment", "shop/4.2")
-        for kind in ("dead_workers", "paused_queues", "growing_dead_letter"):
-            AlertRule.objects.create(name=kind, kind=kind, emails="ops@example.com")
+        for name, kind in (
+            ("Workers died", "dead_workers"),
+            ("Queue paused", "paused_queues"),
+            ("Dead letter", "growing_dead_letter"),
+        ):
+            AlertRule.objects.create(name=name, kind=kind, emails="ops@example.com")
         evaluation.evaluate()
 
     def _operators(self, large: Large) -> None:
