@@ -43,6 +43,8 @@ from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient
 from tests.once import once_is_enough
 from tests.processes import free_port
+from workers.alerts import evaluation
+from workers.models import AlertNotification, AlertRule
 from workers.runtime import handler, handlers
 
 from . import shell
@@ -363,10 +365,43 @@ def test_a_worker_registers_with_the_versions_of_the_page(api):
     assert reply.status_code < 300, reply.content
 
 
+@pytest.mark.django_db
+def test_a_notification_has_the_members_of_the_page(settings):
+    settings.OJS = {"SITE_URL": "https://jobs.example.com"}
+    (shown,) = (json.loads(block.text) for block in of(ROOT / "docs" / "alerts.md", "json"))
+    JobFactory(queue="mail", enqueued_at=ago(60))
+    QueueFactory(name="mail")
+    rule = AlertRule.objects.create(name="No worker", kind="unserved_queues", job_type="told")
+
+    evaluation.evaluate()
+    (found,) = AlertNotification.objects.filter(rule=rule).values_list("document", flat=True)
+
+    assert {*found, "id"} == shown.keys()
+    assert found["rule"].keys() == shown["rule"].keys()
+    assert [one.keys() for one in found["alerts"]] == [one.keys() for one in shown["alerts"]]
+    assert (found["title"], found["rule"]["kind"]) == (shown["title"], shown["rule"]["kind"])
+
+
+def test_arguments_that_do_not_match_are_refused_as_on_the_page(api):
+    page = ROOT / "docs" / "extensions" / "schema-registry.md"
+    (shown,) = (json.loads(block.text) for block in of(page, "json"))
+    register, *_ = of(page, "python")
+    exec(register.text, {})
+
+    reply = api.send(
+        "jobs", {"type": "invoice.generate", "args": [{"customer_id": "c", "amount": "1"}]}
+    )
+
+    refusal = reply.json()["error"]
+    assert refusal["code"] == shown["error"]["code"]
+    assert refusal["message"] == shown["error"]["message"]
+    assert shown["error"]["details"].items() <= refusal["details"].items()
+
+
 def test_every_document_is_tried():
     found = {page.stem for page in PAGES if of(page, "json", "yaml", "nginx")}
 
-    assert found == {"metrics", "versioning", "deploy", "README"}
+    assert found == {"alerts", "metrics", "schema-registry", "versioning", "deploy", "README"}
 
 
 def test_the_values_of_the_page_are_those_of_the_chart():
