@@ -18,10 +18,10 @@
 #   make clean    remove the environment and the caches; data/ stays, it may hold jobs
 
 PYTHON ?= python3
-# Two workers: the tests are short and mostly wait for the database. `PYTEST_ARGS="-k claim"` runs
+# Three workers: the tests are short and mostly wait. `PYTEST_ARGS="-k claim"` runs
 # a selection in one process. loadfile keeps what a file shares (a server, a browser) in one worker;
 # the order is that of tests/conftest.py, long files first.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 BIN := .venv/bin

@@ -131,6 +131,7 @@ def test_a_server_that_ends_is_no_longer_ready(tmp_path, database_url):
         started.wait_for("200 OK")
         started.process.terminate()
         started.wait_for("503 Service Unavailable")
+        started.process.kill()  # it ignores other signals
 
 
 SERVER = """

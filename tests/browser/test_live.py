@@ -7,6 +7,7 @@ import re
 import pytest
 from django.conf import settings
 
+import jobs
 from jobs import engine
 from jobs.models import Job
 from tests import processes
@@ -61,7 +62,7 @@ def test_rows_of_a_list_change_and_new_ones_come(follow):
 
     protocol.ack([protocol.Completion(job.pk, "w")])
     rows.get_by_text("completed").first.wait_for()
-    JobFactory()
+    jobs.enqueue("email.send")
 
     rows.nth(1).wait_for()
 
