@@ -40,6 +40,7 @@ OF_BOTH = {
     "test_fleet",
     "test_housekeeping",
     "test_maintenance",
+    "test_marks",
     "test_middleware",
     "test_operators",
     "test_permissions",

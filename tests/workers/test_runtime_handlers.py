@@ -230,7 +230,9 @@ def connections_of_the_worker() -> int:
     # Not all there are: threads of earlier tests may keep some.
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [SHOP_WORKER]
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = %s",
+            [SHOP_WORKER],
         )
         (count,) = cursor.fetchone()
     return int(count)
