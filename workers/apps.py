@@ -30,8 +30,8 @@ class WorkersConfig(AppConfig):
 
         schemas.declared_by[:] = [declaring]
         translate_labels(self)
-        code_schedules.at_first_request()
-        watch.at_first_request()
+        code_schedules.thread.at_first_request()
+        watch.thread.at_first_request()
         # A setting that cannot be read is reported by a system check.
         with contextlib.suppress(ImproperlyConfigured):
             if ojs_settings.CONFORMANCE_MODE:

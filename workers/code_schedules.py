@@ -11,14 +11,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from typing import Any
 
-from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import request_started
 from django.db import DatabaseError, InterfaceError, connections
 
 from jobs import crontab
+from jobs.http.server_thread import ServerThread
 
 logger = logging.getLogger("jobs.cron")
 
@@ -26,23 +24,7 @@ PAUSES = (1.0, 5.0, 15.0)
 """Seconds until the next try, while the database or its tables are missing; then the last again."""
 IDENTITY = "ojs-code-schedules"
 
-_begun = threading.Event()
 _never = threading.Event()
-
-
-def at_first_request() -> None:
-    """Have the first request of this process begin the registration."""
-    request_started.connect(_on_request, dispatch_uid=IDENTITY)
-
-
-def begin() -> None:
-    """Register in the background, once in a process, and not in the tests of a site."""
-    request_started.disconnect(dispatch_uid=IDENTITY)
-    # Django's test runners, and pytest-django, set this for as long as they run.
-    if hasattr(mail, "outbox") or _begun.is_set():
-        return
-    _begun.set()
-    threading.Thread(target=register, name=IDENTITY, daemon=True).start()
 
 
 def register() -> None:
@@ -83,5 +65,4 @@ def _registered(level: int) -> bool:
     return True
 
 
-def _on_request(**kwargs: Any) -> None:
-    begin()
+thread = ServerThread(IDENTITY, register)

@@ -418,9 +418,10 @@ def _words(problem: Any, path: list[str | int]) -> str:
             return f"{subject} must be {' or '.join(types)}, got {json_name(problem.instance)}"
         case kinds.Format(format=name):
             return f"{subject} does not match format '{name}'"
-        case kinds.AdditionalProperties(unexpected=names):
-            return f"{subject} has members that are not allowed: {_listed(names)}"
-        case kinds.UnevaluatedProperties(unexpected=names):
+        case (
+            kinds.AdditionalProperties(unexpected=names)
+            | kinds.UnevaluatedProperties(unexpected=names)
+        ):
             return f"{subject} has members that are not allowed: {_listed(names)}"
         case kinds.Enum() | kinds.Constant():
             return f"{subject} is not one of the allowed values"

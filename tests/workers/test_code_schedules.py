@@ -61,8 +61,8 @@ from workers import code_schedules
 
 call_command("check", verbosity=0)
 assert not [thread for thread in threading.enumerate() if thread.name == code_schedules.IDENTITY]
-code_schedules.begin()
-code_schedules.begin()
+code_schedules.thread.begin()
+code_schedules.thread.begin()
 (thread,) = [one for one in threading.enumerate() if one.name == code_schedules.IDENTITY]
 input()
 for alias in connections:
@@ -99,7 +99,7 @@ def test_a_server_that_was_started_before_migrate_tries_again(tmp_path):
 def test_the_tests_of_a_site_register_nothing(client, settings):
     settings.OJS = {**settings.OJS, "CRON": NIGHTLY}
 
-    code_schedules.at_first_request()
+    code_schedules.thread.at_first_request()
     client.get("/ojs/v1/health")
 
-    assert not code_schedules._begun.is_set()
+    assert not code_schedules.thread.has_begun

@@ -13,12 +13,10 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
-from typing import Any
 
-from django.core import mail
-from django.core.signals import request_started
 from django.db import DatabaseError, InterfaceError
 
+from jobs.http.server_thread import ServerThread
 from jobs.store.database import borrowed
 
 logger = logging.getLogger("workers.alerts")
@@ -29,23 +27,7 @@ SILENT = timedelta(seconds=15)
 """A reaper gives a sign of life every five seconds; a server acts when some are missing."""
 IDENTITY = "ojs-alert-watch"
 
-_begun = threading.Event()
 _never = threading.Event()
-
-
-def at_first_request() -> None:
-    """Have the first request of this process start the thread."""
-    request_started.connect(_on_request, dispatch_uid=IDENTITY)
-
-
-def begin() -> None:
-    """Start the thread, once in a process, and not in the tests of a site."""
-    request_started.disconnect(dispatch_uid=IDENTITY)
-    # Django's test runners, and pytest-django, set this for as long as they run.
-    if hasattr(mail, "outbox") or _begun.is_set():
-        return
-    _begun.set()
-    threading.Thread(target=_watch, name=IDENTITY, daemon=True).start()
 
 
 def look() -> bool:
@@ -75,5 +57,4 @@ def _watch() -> None:
             logger.debug("The reaper is not watched: %s", str(problem).strip())
 
 
-def _on_request(**kwargs: Any) -> None:
-    begin()
+thread = ServerThread(IDENTITY, _watch)

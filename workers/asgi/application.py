@@ -167,8 +167,8 @@ class JobServer:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self._run.loop.watch_for_the_end()
-                code_schedules.begin()
-                watch.begin()
+                code_schedules.thread.begin()
+                watch.thread.begin()
                 answer = await behind.tell(message)
                 if answer["type"] == "lifespan.startup.failed":
                     await self._run.close()
