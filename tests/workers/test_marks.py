@@ -150,7 +150,8 @@ def test_charts_show_marks_and_a_list_leads_to_what_was_done(admin_client):
         reason="<b>Disk</b>",
     )
     mark = marks.add(OPS, "deployment", "shop/2")
-    Mark.objects.update(at=ago(1200))
+    # Not in the same point of a chart as the pause.
+    Mark.objects.update(at=ago(7200))
     Rollup.objects.create(resolution=60, start=ago(600), completed=1, waits={"10": 1}, available=1)
     FleetSample.objects.create(resolution=60, start=ago(600), running=1)
 
@@ -162,7 +163,12 @@ def test_charts_show_marks_and_a_list_leads_to_what_was_done(admin_client):
     assert f'href="/admin/ojs_workers/mark/{mark.pk}/change/"' in page
     assert 'href="/admin/ojs_jobs/queue/mail/change/"' in page
     assert 'href="/admin/ojs_workers/mark/add/"' in page
-    looker = staff("view_dashboard").get(DASHBOARD).content.decode().split('class="ojs-marks"')[1]
+    looker = (
+        staff("view_dashboard")
+        .get(DASHBOARD, {"range": "24h"})
+        .content.decode()
+        .split('class="ojs-marks"')[1]
+    )
     assert "Deployed: shop/2" in looker and "<a" not in looker.split("</ul>")[0]
 
 

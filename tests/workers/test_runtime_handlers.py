@@ -231,7 +231,9 @@ def connections_of_the_worker() -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name = %s",
+            " WHERE datname = current_database() AND application_name = %s"
+            # This process has that name, too, if it has connected again meanwhile.
+            " AND pid <> pg_backend_pid()",
             [SHOP_WORKER],
         )
         (count,) = cursor.fetchone()
