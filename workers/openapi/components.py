@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.spec.bulk_requests import BulkFilter
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
 from jobs.spec.operator_requests import LimitsOverride, RateOverride
@@ -11,6 +12,7 @@ from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
 from jobs.spec.workflow_plans import StepRequest, WorkflowRequest
+from workers.bindings.ojs.requests import Ack, ErrorMembers, Nack
 
 from .schema import (
     COUNT,
@@ -263,11 +265,15 @@ COMPONENTS: dict[str, Schema] = {
 } | {
     form.component: form.json_schema()
     for form in (
+        Ack,
+        BulkFilter,
         CronRequest,
         Envelope,
+        ErrorMembers,
         JobLimits,
         Limits,
         LimitsOverride,
+        Nack,
         NestedOptions,
         Policy,
         QueueConfig,
