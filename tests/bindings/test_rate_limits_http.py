@@ -172,6 +172,17 @@ def test_the_answer_to_an_enqueue_says_what_the_window_allows(api):
     assert reply.headers["X-RateLimit-Remaining"] == "2"
 
 
+@pytest.mark.parametrize(("keys", "limit"), [(("k", "k"), "2"), (("k", "other"), None)])
+def test_the_answer_to_a_batch_says_it_of_the_one_limit_that_its_jobs_have(api, keys, limit):
+    limits = [{"key": key, "rate": HOUR} for key in keys]
+    jobs = [{"type": "a", "args": [], "rate_limit": each} for each in limits]
+
+    reply = api.send("jobs/batch", {"jobs": jobs})
+
+    assert reply.status_code == 201
+    assert reply.headers.get("X-RateLimit-Limit") == limit
+
+
 @pytest.mark.parametrize(
     ("policy", "field"),
     [
