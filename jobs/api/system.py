@@ -43,18 +43,24 @@ EXTENSIONS = [
     "urn:ojs:ext:admin-api",
     "urn:ojs:ext:backpressure",
     "urn:ojs:ext:bulk-operations",
+    "urn:ojs:ext:dead-letter",
     "urn:ojs:ext:experimental:job-versioning",
+    "urn:ojs:ext:payload-limits",
     "urn:ojs:ext:progress",
     "urn:ojs:ext:queue-config",
     "urn:ojs:ext:rate-limiting",
+    "urn:ojs:ext:results",
     "urn:ojs:ext:x:django-ojs:batch-ack",
     "urn:ojs:ext:x:django-ojs:fetch-with-acks",
     "urn:ojs:ext:x:django-ojs:fetch-wait",
     "urn:ojs:ext:x:django-ojs:jobs-lost",
     "urn:ojs:ext:x:django-ojs:autoscaling",
+    "urn:ojs:ext:x:django-ojs:graceful-shutdown",
+    "urn:ojs:ext:x:django-ojs:timeouts",
 ]
-"""Documents whose conformance cases pass; then extensions: lists in ACK and FAIL, acks and
-failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
+"""Documents that hold as a whole: docs/extensions has their requirements. Then extensions: lists in
+ACK and FAIL, acks and failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, the metrics for
+autoscalers, and documents from which the worker protocol differs in a requirement."""
 
 
 SCHEMAS = "urn:ojs:ext:schema-registry"
@@ -100,6 +106,10 @@ class ManifestViewSet(OJSViewSet):
                 "backend": backend(),
                 "capabilities": CAPABILITIES | {"realtime": is_live},
                 "unique_job_strength": "strong",
+                "delivery_guarantees": {
+                    "jobs": "at-least-once",
+                    "events": "at-least-once" if ojs_settings.RECORD_EVENTS else "best-effort",
+                },
                 "extensions": [
                     *EXTENSIONS,
                     *([SCHEMAS] if is_installed() else []),
