@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "typescript"
 PAGE = ROOT / "docs" / "clients.md"
 UNREACHABLE = re.compile(r"\b(E(NOTFOUND|CONN\w+|TIMEDOUT|AI_AGAIN|NETUNREACH|NOTCACHED))\b")
-TOLD = """\
+PRINTED = """\
 completed {'sent': 1}
 retryable 1
 invalid_request
@@ -102,4 +102,4 @@ def test_a_generated_client_enqueues_and_works(client, database_url, tmp_path):
         with processes.server(tmp_path, environment) as api:
             printed = "".join(run(*script, api.url, key, cwd=folder) for script in scripts)
 
-    assert printed.replace('{"sent":1}', "{'sent': 1}") == TOLD
+    assert printed.replace('{"sent":1}', "{'sent': 1}") == PRINTED
