@@ -97,6 +97,13 @@ class Unsupported(OJSError):
     code = "unsupported"
 
 
+class ExtensionNotSupported(Unsupported):
+    """The request needs an extension that this server does not have."""
+
+    code = "EXTENSION_NOT_SUPPORTED"
+    hint = "`GET /ojs/manifest` lists the extensions of this server."
+
+
 class NotInstalled(Unsupported):
     """The request needs an extra that is not installed on this server."""
 

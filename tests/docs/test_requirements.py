@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.api import system
+from jobs.http import extensions
 
 from .pages import ROOT
 
@@ -38,7 +38,7 @@ def test_every_test_that_shows_a_requirement_is_there(page):
 @pytest.mark.parametrize("page", pages())
 def test_the_manifest_names_the_extension_of_each_page(page):
     introduction, _, _ = page.read_text().partition("\n## ")
-    claimed = {*system.EXTENSIONS, system.SCHEMAS, system.REALTIME}
+    claimed = {*extensions.EXTENSIONS, extensions.SCHEMAS, extensions.REALTIME}
     named = set(URN.findall(introduction))
 
     assert named <= claimed

@@ -41,7 +41,8 @@ METHODS = ("get", "put", "post", "delete", "patch")
 DESCRIPTION = (
     "An Open Job Spec job server. Bodies are JSON objects, sent as `application/json` or "
     f"`{MEDIA_TYPE}`. A member that is `null` counts as "
-    "absent. Every answer carries `OJS-Version` and `X-Request-Id`."
+    "absent. Every answer carries `OJS-Version` and `X-Request-Id`. A request may name the "
+    "extensions that it needs in `OJS-Requires-Extension`."
 )
 HEADERS = {
     "OJS-Version": {"$ref": "#/components/headers/OJS-Version"},
