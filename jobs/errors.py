@@ -215,10 +215,14 @@ class QueueFull(OJSError):
 
 
 class TooManyConnections(OJSError):
-    """The client has reached its limit of open connections for events (OJS realtime §5.2)."""
+    """The client has reached its limit of open connections for events (OJS realtime §5.2).
+
+    `details["limit"]` is the limit.
+    """
 
     code = "rate_limited"
     retryable = True
+    RETRY_AFTER = 5
 
 
 class TooManySubscriptions(TooManyConnections):
