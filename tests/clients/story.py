@@ -18,7 +18,7 @@ from open_job_spec_client.api.workers import (
 )
 from open_job_spec_client.models import (
     Acknowledged,
-    Error,
+    ErrorReply,
     Failed,
     Job,
     JobFailure,
@@ -87,7 +87,7 @@ def main(url: str, key: str) -> None:
 
         # One that is refused
         new.options = JobOptions(queue="No such name")
-        refused = expect(post_jobs.sync(client=client, body=new), Error)
+        refused = expect(post_jobs.sync(client=client, body=new), ErrorReply)
         print(refused.error.code)
 
 

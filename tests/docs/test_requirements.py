@@ -20,7 +20,7 @@ def pages() -> list[object]:
     return [pytest.param(page, id=page.stem) for page in PAGES]
 
 
-def tests_of(name: str) -> str:
+def source_of(name: str) -> str:
     """The tests in the files of this name, which may leave out folders that are plain."""
     files = [path for path in (ROOT / "tests").rglob(Path(name).name) if path.match(name)]
     return "\n".join(path.read_text() for path in files)
@@ -31,7 +31,7 @@ def test_every_test_that_shows_a_requirement_is_there(page):
     named = NAMED.findall(page.read_text())
 
     assert named
-    missing = [f"{file}::{test}" for file, test in named if f"def {test}(" not in tests_of(file)]
+    missing = [f"{file}::{test}" for file, test in named if f"def {test}(" not in source_of(file)]
     assert missing == []
 
 

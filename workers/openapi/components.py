@@ -238,12 +238,12 @@ COMPONENTS: dict[str, Schema] = {
     "Acknowledged": obj(
         "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
     ),
-    "Checkpoint": obj(
+    "CheckpointReply": obj(
         "job_id sequence created_at checkpoint", **CHECKPOINT, checkpoint=obj(**CHECKPOINT)
     ),
     "CronJob": CRON,
     "CronRun": CRON_RUN,
-    "Error": ERROR,
+    "ErrorReply": ERROR,
     "Event": EVENT,
     "Failed": obj("acknowledged job_id id state attempt max_attempts job", **NACKED, job=SETTLED),
     "Job": JOB,

@@ -290,7 +290,7 @@ def _refused(examples: dict[str, Any], media_type: str) -> dict[str, Any]:
     # The codes stand beside the reference: who validates sees them, and who makes a client of
     # this has one class for every refusal.
     codes = {"properties": {"code": {"enum": [*examples]}}}
-    schema = {**ref("Error"), "properties": {"error": codes}}
+    schema = {**ref("ErrorReply"), "properties": {"error": codes}}
     return {
         "description": "Refused.",
         "headers": _headers(media_type),

@@ -85,7 +85,9 @@ SAVED = Operation(
     "Save a checkpoint for the job's next attempt",
     {
         200: Reply(
-            "The checkpoint was saved.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT}
+            "The checkpoint was saved.",
+            ref("CheckpointReply"),
+            CHECKPOINT | {"checkpoint": CHECKPOINT},
         )
     },
     "OJS durable execution §4.1.",
@@ -271,7 +273,7 @@ OPERATIONS = {
         {
             200: Reply(
                 "The checkpoint with its state.",
-                ref("Checkpoint"),
+                ref("CheckpointReply"),
                 CHECKPOINT
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
             )
