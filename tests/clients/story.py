@@ -17,7 +17,7 @@ from open_job_spec_client.api.workers import (
     post_workers_nack,
 )
 from open_job_spec_client.models import (
-    Acknowledged,
+    AckReply,
     ErrorReply,
     Failed,
     Job,
@@ -69,7 +69,7 @@ def main(url: str, key: str) -> None:
         assert beat.jobs_extended == [str(job.id)]
 
         outcome = PostWorkersAckBody(job_id=job.id, worker_id=WORKER, result={"sent": 1})
-        expect(post_workers_ack.sync(client=client, body=outcome), Acknowledged)
+        expect(post_workers_ack.sync(client=client, body=outcome), AckReply)
         done = expect(get_jobs_job_id.sync(str(job.id), client=client), JobReply).job
         print(done.state.value, done.result)
 

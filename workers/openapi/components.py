@@ -235,7 +235,7 @@ SETTLED = obj("id state attempt", id=UUID, state=ref("JobState"), attempt=COUNT)
 TWICE = "The members of `job` stand at the top level, too."
 
 COMPONENTS: dict[str, Schema] = {
-    "Acknowledged": obj(
+    "AckReply": obj(
         "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
     ),
     "CheckpointReply": obj(

@@ -218,7 +218,7 @@ OPERATIONS = {
         {
             200: Reply(
                 "The job is completed.",
-                {"anyOf": [ref("Acknowledged"), obj("acks", acks=OUTCOMES["acks"])]},
+                {"anyOf": [ref("AckReply"), obj("acks", acks=OUTCOMES["acks"])]},
                 ACKED,
             )
         },
@@ -249,7 +249,7 @@ OPERATIONS = {
     ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
         "Workers",
         "Complete a job",
-        {200: Reply("The job is completed.", ref("Acknowledged"), ACKED)},
+        {200: Reply("The job is completed.", ref("AckReply"), ACKED)},
         body=JobAck,
         example={"worker_id": "worker-1", "result": DONE["result"]},
         optional=True,
