@@ -89,11 +89,13 @@ def _prune_dead() -> int:
     letter §8.1). Queues may have limits of their own (§5.3)."""
     dead = Job.objects.dead().filter(workflow__isnull=True)
     limited = Q(config__has_key="dead_letter_ttl") | Q(config__has_key="dead_letter_max_size")
-    own = dict(Queue.objects.filter(limited).values_list("pk", "config"))
-    ages = {queue: queue_config.dead_letter_age(config) for queue, config in own.items()}
-    ages = {queue: age for queue, age in ages.items() if age is not None}
-    sizes = {queue: config.get("dead_letter_max_size") for queue, config in own.items()}
-    sizes = {queue: size for queue, size in sizes.items() if size is not None}
+    ages: dict[str, timedelta] = {}
+    sizes: dict[str, int] = {}
+    for queue, config in Queue.objects.filter(limited).values_list("pk", "config"):
+        if (age := queue_config.dead_letter_age(config)) is not None:
+            ages[queue] = age
+        if (size := config.get("dead_letter_max_size")) is not None:
+            sizes[queue] = size
     ids = _older(dead.exclude(queue__in=ages) if ages else dead, ojs_settings.DEAD_LETTER_RETENTION)
     for queue, age in ages.items():
         ids = ids or _older(dead.filter(queue=queue), age)

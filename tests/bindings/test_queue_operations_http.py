@@ -189,6 +189,7 @@ def test_finished_jobs_go_by_the_retention_of_their_queue(api):
 def test_jobs_that_die_are_enqueued_once_more_in_the_dead_letter_queue_of_their_queue(api):
     JobFactory(dead=True, queue="mail", finished_at=ago(60))
     put(api, "queues/mail/config", {"dead_letter_queue": "mail-dead"})
+    put(api, "queues/mail-dead/config", {"dead_letter_queue": "mail"})
     job_id = api.pushed(queue="mail", meta={"order": 7}, retry={"max_attempts": 1})
     api.fetch("mail")
     api.nack(job_id, message="451 try later")
