@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.signals import connection_created
@@ -14,6 +16,7 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks
+        from .conf import ojs_settings
         from .models.labels import translate_labels
         from .record import log  # noqa: F401 (it connects itself)
         from .store import keepalive, watchdog
@@ -23,6 +26,13 @@ class JobsConfig(AppConfig):
         connection_created.connect(keepalive.prefer, dispatch_uid="ojs-keepalive")
         translate_labels(self)
         checks.watch_tasks()
+        # A setting that cannot be read is reported by a system check.
+        with contextlib.suppress(ImproperlyConfigured):
+            is_recorded = ojs_settings.OPENTELEMETRY
+        if is_recorded:
+            from .opentelemetry import instrument
+
+            instrument()
 
 
 def refuse_stranger() -> None:

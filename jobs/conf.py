@@ -201,6 +201,11 @@ class Settings:
         "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
         "`job.heartbeat`). One row for each: for small fleets, or to investigate a problem.",
     )
+    OPENTELEMETRY: bool = option(
+        False,
+        "Record OpenTelemetry spans of jobs; needs the extra `opentelemetry` and a tracer provider. "
+        "The stand-alone project has one, and sets this if the environment names an endpoint.",
+    )
     METRICS: bool = option(
         True, "Compute counters from the events, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
     )

@@ -38,6 +38,8 @@ class Chain:
 
     def __init__(self, option: str) -> None:
         self.option = option
+        self.outermost = ""
+        """Middleware around those of the option, unless one of its module is among them."""
         self.reset()
 
     def reset(self) -> None:
@@ -67,6 +69,9 @@ class Chain:
     def _own(self) -> list[str | Middleware]:
         if self._entries is None:
             self._entries = list(getattr(ojs_settings, self.option))
+            module = self.outermost.rpartition(".")[0]
+            if module and not any(str(entry).startswith(f"{module}.") for entry in self._entries):
+                self._entries.insert(0, self.outermost)
         return self._entries
 
     def _changeable(self) -> list[str | Middleware]:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from django.db.models import F
 
-from jobs import engine
+from jobs import engine, tracing
 from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
@@ -348,10 +348,13 @@ def fetch(
         InvalidRequest: no queue is named.
     """
     claim = _claim_options(queues, project, options)
+    began = tracing.clock()
     jobs = engine.claim(queues, **claim)
     # Only if it found nothing: a fetch that finds jobs is one statement.
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
+    if tracing.recorder is not None:
+        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
     return jobs
 
 
@@ -388,14 +391,20 @@ def exchange(
         discover: as in `fetch`.
     """
     claim = _claim_options(queues, project, options)
+    began = tracing.clock()
     foreign = foreign_jobs(completions, project)
     own_ones = [item for item in completions if item.job_id not in foreign]
-    outcomes, jobs = engine.exchange(own_ones, queues, **claim)
+    with tracing.settling("ojs.ack", own_ones) as settled:
+        outcomes, jobs = engine.exchange(own_ones, queues, **claim)
+        settled(outcomes)
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
+    if tracing.recorder is not None:
+        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
     return with_foreign(completions, outcomes, foreign), jobs
 
 
+@tracing.settles("ojs.ack")
 def ack(
     completions: Sequence[Completion], *, discover: bool = True, project: str = ""
 ) -> list[Outcome]:
@@ -410,6 +419,7 @@ def ack(
     return outcomes
 
 
+@tracing.settles("ojs.nack")
 def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "") -> list[Outcome]:
     """Settle jobs as failed (§5.6, §7.2); return one outcome for each.
 

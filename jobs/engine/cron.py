@@ -16,6 +16,7 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
+from .. import tracing
 from ..access.projects import assign_project
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
@@ -308,7 +309,8 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
         with atomic():
             if row.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
                 cancel_jobs([job.pk for job in unfinished], reason="cron: a newer run is due")
-            decision.job = _enqueued(_new_job(row, at, held=held))
+            with tracing.internal("ojs.cron.trigger"):
+                decision.job = _enqueued(_new_job(row, at, held=held))
     except OJSError as refusal:
         decision = Decision(Outcome.REFUSED, refusal.message)
         _skipped(row, at, "refused", message=refusal.message)

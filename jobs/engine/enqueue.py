@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
+from .. import tracing
 from ..errors import QueueFull
 from ..models import Dependency
 from ..spec.batches import representatives
@@ -14,6 +15,7 @@ from . import bounds, dependencies, insertion
 from .flow import ending
 
 
+@tracing.stores
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Store the jobs, all or none, and wake the fetches that wait for them (OJS core §7.1).
 
@@ -53,6 +55,7 @@ def enqueueing() -> Iterator[list[UUID]]:
         raise
 
 
+@tracing.stores
 def enqueue_after(
     new: Sequence[NewJob],
     depends_on: Mapping[UUID, Sequence[UUID]],

@@ -11,6 +11,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
+from jobs import tracing
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.middleware import execution_chain
@@ -139,7 +140,8 @@ def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
     """
     with atomic():
         done = completion(context, _call(handler, context))
-        (outcome,) = protocol.ack([done])
+        with tracing.reporting([(context, done)]):
+            (outcome,) = protocol.ack([done])
         if isinstance(outcome.error, ResultTooLarge):
             raise InvalidResult(outcome.error.message)
         if outcome.error is not None:
