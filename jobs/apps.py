@@ -27,6 +27,7 @@ class JobsConfig(AppConfig):
         translate_labels(self)
         checks.watch_tasks()
         # A setting that cannot be read is reported by a system check.
+        is_recorded = False
         with contextlib.suppress(ImproperlyConfigured):
             is_recorded = ojs_settings.OPENTELEMETRY
         if is_recorded:

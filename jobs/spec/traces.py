@@ -18,6 +18,7 @@ WORKFLOW_TYPE, WORKFLOW_STEP = "ojs.workflow.type", "ojs.workflow.step"
 LONGEST = 255
 LONGEST_STATE, LONGEST_BAGGAGE = 512, 8192
 """What is longer is dropped (W3C Trace Context §3.3.1.5; OJS distributed tracing §9.3)."""
+LEGIBLE = re.compile(r"[\x20-\x7e]+")
 PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """W3C Trace Context §3.2."""
 
@@ -42,9 +43,8 @@ def context_of(carried: Callable[[str], Any]) -> dict[str, str]:
     found = {TRACEPARENT: parent}
     for name, longest in ((TRACESTATE, LONGEST_STATE), (BAGGAGE, LONGEST_BAGGAGE)):
         value = carried(name)
-        if type(value) is str and value.isascii() and value.isprintable():
-            if 0 < len(value) <= longest:
-                found[name] = value
+        if type(value) is str and 0 < len(value) <= longest and LEGIBLE.fullmatch(value):
+            found[name] = value
     return found
 
 
