@@ -18,7 +18,7 @@ class JobsConfig(AppConfig):
         from . import checks
         from .conf import ojs_settings
         from .models.labels import translate_labels
-        from .record import log  # noqa: F401 (it connects itself)
+        from .record import log
         from .store import keepalive, watchdog
 
         refuse_stranger()
@@ -26,11 +26,13 @@ class JobsConfig(AppConfig):
         connection_created.connect(keepalive.prefer, dispatch_uid="ojs-keepalive")
         translate_labels(self)
         checks.watch_tasks()
+        is_observed = is_logged = False
         # A setting that cannot be read is reported by a system check.
-        is_recorded = False
         with contextlib.suppress(ImproperlyConfigured):
-            is_recorded = ojs_settings.OPENTELEMETRY
-        if is_recorded:
+            is_observed, is_logged = ojs_settings.OPENTELEMETRY, ojs_settings.LOG_JOBS
+        if is_logged:
+            log.log_lifecycle()
+        if is_observed:
             from .opentelemetry import instrument
 
             instrument()

@@ -201,10 +201,21 @@ class Settings:
         "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
         "`job.heartbeat`). One row for each: for small fleets, or to investigate a problem.",
     )
+    LOG_JOBS: bool = option(
+        False,
+        "Log a line for each job that is enqueued, fetched (at level DEBUG), completed or "
+        "cancelled; failures are always logged (OJS logging §6.1).",
+    )
     OPENTELEMETRY: bool = option(
         False,
-        "Record OpenTelemetry spans of jobs; needs the extra `opentelemetry` and a tracer provider. "
-        "The stand-alone project has one, and sets this if the environment names an endpoint.",
+        "Record OpenTelemetry spans of jobs; needs the extra `opentelemetry` and a tracer "
+        "provider. The stand-alone project has one, and sets this if the environment names an "
+        "OTLP endpoint.",
+    )
+    METRICS_EXPORTER: str = option(
+        "",
+        "Class of an OpenTelemetry metric exporter, made without arguments, to which a reaper "
+        "sends the metrics; needs the extra `otlp`. The stand-alone project sets it as above.",
     )
     METRICS: bool = option(
         True, "Compute counters from the events, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."

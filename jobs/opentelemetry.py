@@ -31,7 +31,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseProblem
 from django.db.models.fields.json import KeyTransform
 
-from . import tracing
+from . import __version__, tracing
 from .middleware import enqueue_chain, execution_chain
 from .models import Job
 from .spec import traces
@@ -52,6 +52,8 @@ except ImportError as problem:
     ) from problem
 
 SCOPE = "openjobspec.org/ojs"
+LAST_WORDS = 5_000
+"""Milliseconds to send the last spans of a process."""
 OK = Status(StatusCode.OK)
 PREFIX = f"{__name__}."
 """With which the names of this module's middleware begin."""
@@ -68,6 +70,14 @@ def uninstrument() -> None:
     """Undo `instrument()`."""
     tracing.recorder = None
     enqueue_chain.outermost = execution_chain.outermost = ""
+
+
+def resource() -> Any:
+    """Return what the SDK says of this process: `ojs`, unless `OTEL_SERVICE_NAME` names it."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    ours = Resource.create({"service.name": "ojs", "service.version": __version__})
+    return ours.merge(OTELResourceDetector().detect())
 
 
 # Middleware
@@ -245,6 +255,11 @@ class SpanRecorder:
         span = self._begin(name, kind, attributes, links=_links(meta), began=began)
         span.set_status(OK)
         span.end()
+
+    def flush(self) -> None:
+        flush = getattr(trace.get_tracer_provider(), "force_flush", None)
+        if flush is not None:
+            flush(LAST_WORDS)
 
     @contextmanager
     def internal(self, name: str) -> Iterator[_Activity]:

@@ -50,6 +50,9 @@ class Recorder(Protocol):
     def internal(self, name: str) -> AbstractContextManager[Activity]:
         """Record an operation of the server's own."""
 
+    def flush(self) -> None:
+        """Send what is recorded, before the process ends without further notice."""
+
     def brought(self, jobs: Iterable[Any], began: int) -> None:
         """Record, in a worker, the contexts of jobs that a fetch brought."""
 
@@ -113,6 +116,12 @@ def settles(
 def enqueueing(new: Sequence[NewJob]) -> AbstractContextManager[None]:
     """The same as `stores`, for a block."""
     return UNTRACED if recorder is None else recorder.enqueueing(new)
+
+
+def flush() -> None:
+    """See `Recorder.flush`."""
+    if recorder is not None:
+        recorder.flush()
 
 
 def internal(name: str) -> AbstractContextManager[Activity | None]:

@@ -1,4 +1,8 @@
-"""Every log line about jobs, as signal receivers. Arguments, results and keys are never logged."""
+"""Every log line about jobs, as signal receivers. Arguments, results and keys are never logged.
+
+Failures are always logged; `OJS["LOG_JOBS"]` adds a line for each job that is enqueued, fetched,
+completed or cancelled (OJS logging §6.1).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from .. import signals
 from ..spec.lifecycle import State
 
 logger = logging.getLogger("jobs")
+LIFECYCLE = "lifecycle"
 
 
 def about(outcome: Any) -> dict[str, Any]:
@@ -19,7 +24,47 @@ def about(outcome: Any) -> dict[str, Any]:
         "job_id": str(outcome.job_id),
         "attempt": outcome.attempt,
         "state": str(outcome.state),
+        "category": LIFECYCLE,
     }
+
+
+def log_lifecycle() -> None:
+    """Log every job from now on; called once, when the process starts."""
+    signals.jobs_enqueued.connect(log_enqueued, dispatch_uid="ojs_log_enqueued")
+    signals.jobs_claimed.connect(log_claimed, dispatch_uid="ojs_log_claimed")
+    signals.jobs_completed.connect(log_completed, dispatch_uid="ojs_log_completed")
+    signals.jobs_cancelled.connect(log_each_cancelled, dispatch_uid="ojs_log_each_cancelled")
+
+
+def log_enqueued(*, jobs: Any, **kwargs: Any) -> None:
+    for job in jobs:
+        logger.info("Job enqueued", extra=_whole(job))
+
+
+def log_claimed(*, jobs: Any, worker_id: str, **kwargs: Any) -> None:
+    for job in jobs:
+        details = {"worker_id": worker_id, "attempt": job.attempt}
+        logger.debug("Job fetched by worker", extra=_whole(job) | details)
+
+
+def log_completed(*, job_ids: list[Any], worker_id: str | None = None, **kwargs: Any) -> None:
+    for job_id in job_ids:
+        extra = _settled(job_id, State.COMPLETED) | ({"worker_id": worker_id} if worker_id else {})
+        logger.info("Job completed successfully", extra=extra)
+
+
+def log_each_cancelled(*, job_ids: list[Any], **kwargs: Any) -> None:
+    for job_id in job_ids:
+        logger.info("Job cancelled", extra=_settled(job_id, State.CANCELLED))
+
+
+def _whole(job: Any) -> dict[str, Any]:
+    details = {"job_id": str(job.id), "job_type": job.type, "queue": job.queue}
+    return details | {"state": str(job.state), "category": LIFECYCLE}
+
+
+def _settled(job_id: Any, state: State) -> dict[str, Any]:
+    return {"job_id": str(job_id), "state": str(state), "category": LIFECYCLE}
 
 
 @receiver(signals.jobs_failed, dispatch_uid="ojs_log_failed")
@@ -56,7 +101,7 @@ def log_reclaimed(*, count: int, error_type: str, **kwargs: Any) -> None:
 
 @receiver(signals.finish_refused, dispatch_uid="ojs_log_refused")
 def log_refused(*, job_id: Any, operation: str, worker_id: str, **kwargs: Any) -> None:
-    details = {"job_id": str(job_id), "worker_id": worker_id}
+    details = {"job_id": str(job_id), "worker_id": worker_id, "category": LIFECYCLE}
     logger.warning(
         "Refused %s of job %s by worker %r.", operation, job_id, worker_id, extra=details
     )

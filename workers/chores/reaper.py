@@ -158,7 +158,10 @@ CHORES = (
     Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
     Chore("directives", fleet.note_answers, "directives answered"),
     Chore(
-        "orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered", span="ojs.reaper.reclaim"
+        "orphaned-jobs",
+        reclaim_orphans,
+        "jobs of dead workers recovered",
+        span="ojs.reaper.reclaim",
     ),
     Chore(
         "expired-reservations",

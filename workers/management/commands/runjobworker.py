@@ -16,6 +16,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import tracing
 from jobs.conf import ojs_settings
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
@@ -226,6 +227,7 @@ class Command(BaseCommand):
                 code = 1
         if len(process.active) and not given["reload"]:
             # A handler ignored its shutdown, and would keep the interpreter running.
+            tracing.flush()
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
