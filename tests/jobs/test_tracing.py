@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import sentry_sdk
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jobs
 from jobs import testing
+from tests.spans import Spans
 from workers.runtime import Retry, Snooze, handlers
 
 KINDS = ["tests.work", "tests.work_async"]
@@ -50,29 +48,16 @@ def work() -> Iterator[None]:
 # OpenTelemetry
 
 
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
 @pytest.fixture
-def spans(exporter: InMemorySpanExporter, settings: Any) -> Any:
-    exporter.clear()
+def spans(settings: Any) -> Iterator[Spans]:
     settings.OJS = {
         "ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan"],
         "EXECUTION_MIDDLEWARE": ["jobs.opentelemetry.ProcessSpan"],
     }
-
-    def named(name: str) -> Any:
-        (span,) = (span for span in exporter.get_finished_spans() if span.name == name)
-        return span
-
+    spans = Spans()
+    spans.clear()
     with testing.fake():
-        yield named
+        yield spans
 
 
 def of_request(kind: str, how: str = "", **options: Any) -> Any:

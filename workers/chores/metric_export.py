@@ -85,17 +85,24 @@ def _interval() -> timedelta:
 
 
 def _run(exporter: Any, interval: timedelta, over: threading.Event) -> None:
-    turn = reaper.Chore("metrics-export", lambda: 0, "exports", interval)
     while not over.wait(interval.total_seconds()):
         try:
-            if reaper.take_turn(turn, patience=EARLY):
-                exporter.export(figures())
+            export_in_turn(exporter, interval)
         except (DatabaseError, InterfaceError) as problem:
             logger.debug("Metrics wait for the database: %s", problem)
         except Exception:
             logger.exception("The metrics could not be exported.")
         finally:
             connections.close_all()
+
+
+def export_in_turn(exporter: Any, interval: timedelta) -> bool:
+    """Export once, unless another process has done so in this interval; return whether."""
+    turn = reaper.Chore("metrics-export", lambda: 0, "exports", interval)
+    if not reaper.take_turn(turn, patience=EARLY):
+        return False
+    exporter.export(figures())
+    return True
 
 
 def figures() -> Any:
