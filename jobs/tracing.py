@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from functools import wraps
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
     from .spec.validation import NewJob
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Outcomes = TypeVar("Outcomes", bound=Sequence[Any])
 
 
 class Activity(Protocol):
@@ -76,45 +71,8 @@ def clock() -> int:
     return 0 if recorder is None else time_ns()
 
 
-def stores(
-    verb: Callable[Concatenate[Sequence[NewJob], P], R],
-) -> Callable[Concatenate[Sequence[NewJob], P], R]:
-    """Decorate a verb that stores new jobs."""
-
-    @wraps(verb)
-    def observed(new: Sequence[NewJob], /, *args: P.args, **options: P.kwargs) -> R:
-        if recorder is None:
-            return verb(new, *args, **options)
-        with recorder.enqueueing(new):
-            return verb(new, *args, **options)
-
-    return observed
-
-
-def settles(
-    operation: str,
-) -> Callable[[Callable[Concatenate[Any, P], Outcomes]], Callable[Concatenate[Any, P], Outcomes]]:
-    """Decorate a verb that settles reports and returns an outcome for each."""
-
-    def decorate(
-        verb: Callable[Concatenate[Any, P], Outcomes],
-    ) -> Callable[Concatenate[Any, P], Outcomes]:
-        @wraps(verb)
-        def observed(reports: Any, /, *args: P.args, **options: P.kwargs) -> Outcomes:
-            if recorder is None:
-                return verb(reports, *args, **options)
-            with recorder.settling(operation, reports) as settled:
-                outcomes = verb(reports, *args, **options)
-                settled(outcomes)
-                return outcomes
-
-        return observed
-
-    return decorate
-
-
 def enqueueing(new: Sequence[NewJob]) -> AbstractContextManager[None]:
-    """The same as `stores`, for a block."""
+    """Observe that new jobs are stored in this block."""
     return UNTRACED if recorder is None else recorder.enqueueing(new)
 
 
@@ -132,7 +90,7 @@ def internal(name: str) -> AbstractContextManager[Activity | None]:
 def settling(
     operation: str, reports: Sequence[Any]
 ) -> AbstractContextManager[Callable[[Sequence[Any]], object]]:
-    """The same as `settles`, for a block; what it yields takes the outcomes."""
+    """Observe that reports are settled in this block; what it yields takes their outcomes."""
     return UNHEARD if recorder is None else recorder.settling(operation, reports)
 
 

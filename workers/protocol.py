@@ -404,7 +404,6 @@ def exchange(
     return with_foreign(completions, outcomes, foreign), jobs
 
 
-@tracing.settles("ojs.ack")
 def ack(
     completions: Sequence[Completion], *, discover: bool = True, project: str = ""
 ) -> list[Outcome]:
@@ -413,20 +412,23 @@ def ack(
     Args:
         discover: whether this revives a worker that was declared dead; see `fetch`.
     """
-    outcomes = settle_own(engine.complete, completions, project)
+    with tracing.settling("ojs.ack", completions) as settled:
+        outcomes = settle_own(engine.complete, completions, project)
+        settled(outcomes)
     if discover:
         _heard(completions, outcomes, project)
     return outcomes
 
 
-@tracing.settles("ojs.nack")
 def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "") -> list[Outcome]:
     """Settle jobs as failed (§5.6, §7.2); return one outcome for each.
 
     Args:
         discover: as in `ack`.
     """
-    outcomes = settle_own(engine.fail, failures, project)
+    with tracing.settling("ojs.nack", failures) as settled:
+        outcomes = settle_own(engine.fail, failures, project)
+        settled(outcomes)
     if discover:
         _heard(failures, outcomes, project)
     return outcomes

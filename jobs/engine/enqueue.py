@@ -15,7 +15,6 @@ from . import bounds, dependencies, insertion
 from .flow import ending
 
 
-@tracing.stores
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Store the jobs, all or none, and wake the fetches that wait for them (OJS core §7.1).
 
@@ -30,15 +29,16 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
         InvalidArguments: a job does not match the schema of its type, whose mode is `strict`.
     """
     insert = insertion.insert_jobs
-    if not any(job.unique is not None for job in representatives(new)):
-        try:
-            # The usual case: one statement, which is a transaction of its own.
-            insertion.insert_freely(new)
-            return new
-        except bounds.Guarded:
-            insert = insertion.insert_guarded
-    with enqueueing() as ended:
-        ended += insert(new)
+    with tracing.enqueueing(new):
+        if not any(job.unique is not None for job in representatives(new)):
+            try:
+                # The usual case: one statement, which is a transaction of its own.
+                insertion.insert_freely(new)
+                return new
+            except bounds.Guarded:
+                insert = insertion.insert_guarded
+        with enqueueing() as ended:
+            ended += insert(new)
     return new
 
 
@@ -55,7 +55,6 @@ def enqueueing() -> Iterator[list[UUID]]:
         raise
 
 
-@tracing.stores
 def enqueue_after(
     new: Sequence[NewJob],
     depends_on: Mapping[UUID, Sequence[UUID]],
@@ -78,7 +77,7 @@ def enqueue_after(
         InvalidRequest: a predecessor does not exist, or the dependencies form a cycle.
         DuplicateJob: see `enqueue`.
     """
-    with enqueueing() as ended:
+    with tracing.enqueueing(new), enqueueing() as ended:
         ended += dependencies.insert_after(
             new, depends_on, condition=condition, pass_results=pass_results
         )
