@@ -31,9 +31,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseProblem
 from django.db.models.fields.json import KeyTransform
 
-from . import __version__, tracing
+from . import __version__
 from .middleware import enqueue_chain, execution_chain
 from .models import Job
+from .record import tracing
 from .spec import traces
 from .spec.batches import representatives, shared_targets
 from .spec.reports import Completion

@@ -12,11 +12,12 @@ from typing import Any, TypedDict, Unpack
 
 from django.db.models import F
 
-from jobs import engine, tracing
+from jobs import engine
 from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
+from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -17,6 +18,7 @@ from ..http.endpoints import announced, at_this_port
 from ..http.loop import LOOP
 from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
+from ..record import tracing
 from ..spec.json_schema import is_installed
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from ..store.database import connection
@@ -59,6 +61,9 @@ failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscale
 
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
+TRACING = "urn:ojs:ext:distributed-tracing"
+OBSERVABILITY = "urn:ojs:ext:observability"
+"""Added by `observed`."""
 REALTIME = "urn:ojs:ext:experimental:realtime"
 """Added by servers that have an event loop."""
 
@@ -103,6 +108,7 @@ class ManifestViewSet(OJSViewSet):
                 "extensions": [
                     *EXTENSIONS,
                     *([SCHEMAS] if is_installed() else []),
+                    *observed(),
                     *([REALTIME] if is_live else []),
                 ],
                 "payload_limits": {
@@ -125,6 +131,14 @@ class ManifestViewSet(OJSViewSet):
                 },
             }
         )
+
+
+def observed() -> list[str]:
+    """Return the extensions of observability that hold in this process."""
+    if tracing.recorder is None:
+        return []
+    is_counted = ojs_settings.METRICS and ojs_settings.RECORD_EVENTS
+    return [TRACING, *([OBSERVABILITY] if is_counted and find_spec("prometheus_client") else [])]
 
 
 def endpoints_beside(host: str) -> dict[str, str]:

@@ -16,11 +16,11 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from .. import tracing
 from ..access.projects import assign_project
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
+from ..record import tracing
 from ..record.events import cron_event, record
 from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from .. import tracing
 from ..errors import QueueFull
 from ..models import Dependency
+from ..record import tracing
 from ..spec.batches import representatives
 from ..spec.validation import NewJob
 from . import bounds, dependencies, insertion

@@ -15,10 +15,10 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from .. import tracing
 from ..access.projects import assign_project
 from ..errors import OJSError
 from ..models import Event, Job, Workflow, WorkflowState, WorkflowType
+from ..record import tracing
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec import traces

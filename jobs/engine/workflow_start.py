@@ -7,10 +7,10 @@ from graphlib import TopologicalSorter
 from typing import Any
 from uuid import UUID
 
-from .. import tracing
 from ..access.projects import assign_project
 from ..errors import DuplicateJob
 from ..models import Workflow, WorkflowType
+from ..record import tracing
 from ..spec import traces
 from ..spec.identifiers import uuid7
 from ..spec.validation import NewJob

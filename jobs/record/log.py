@@ -28,14 +28,6 @@ def about(outcome: Any) -> dict[str, Any]:
     }
 
 
-def log_lifecycle() -> None:
-    """Log every job from now on; called once, when the process starts."""
-    signals.jobs_enqueued.connect(log_enqueued, dispatch_uid="ojs_log_enqueued")
-    signals.jobs_claimed.connect(log_claimed, dispatch_uid="ojs_log_claimed")
-    signals.jobs_completed.connect(log_completed, dispatch_uid="ojs_log_completed")
-    signals.jobs_cancelled.connect(log_each_cancelled, dispatch_uid="ojs_log_each_cancelled")
-
-
 def log_enqueued(*, jobs: Any, **kwargs: Any) -> None:
     for job in jobs:
         logger.info("Job enqueued", extra=_whole(job))
@@ -115,3 +107,23 @@ def log_cancelled(*, job_ids: list[Any], **kwargs: Any) -> None:
 @receiver(signals.jobs_discarded, dispatch_uid="ojs_log_discarded")
 def log_discarded(*, count: int, reason: str, **kwargs: Any) -> None:
     logger.info("Discarded %d job(s): %s.", count, reason)
+
+
+OF_EACH_JOB = (
+    (signals.jobs_enqueued, log_enqueued),
+    (signals.jobs_claimed, log_claimed),
+    (signals.jobs_completed, log_completed),
+    (signals.jobs_cancelled, log_each_cancelled),
+)
+
+
+def log_lifecycle() -> None:
+    """Log every job from now on; called once, when the process starts."""
+    for signal, receive in OF_EACH_JOB:
+        signal.connect(receive)
+
+
+def keep_quiet() -> None:
+    """Undo `log_lifecycle()`."""
+    for signal, receive in OF_EACH_JOB:
+        signal.disconnect(receive)

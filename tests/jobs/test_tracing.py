@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import sentry_sdk
-from opentelemetry import trace
+from opentelemetry import baggage, trace
+from opentelemetry import context as contexts
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jobs
@@ -130,6 +131,21 @@ def test_a_job_that_asks_to_run_later_has_not_failed(spans):
     of_request("tests.work", "snooze")
 
     assert spans("mail process").status.status_code == StatusCode.OK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handler_sees_the_baggage(spans, kind):
+    """And passes it on to what it enqueues, with the context of its own span."""
+    token = contexts.attach(baggage.set_baggage("tenant", "acme"))
+    try:
+        job = of_request(kind, "enqueue")
+    finally:
+        contexts.detach(token)
+
+    assert job.meta["baggage"] == "tenant=acme"
+    (inner,) = jobs.find(queue="inner")
+    assert inner.meta["baggage"] == "tenant=acme"
+    assert inner.meta["traceparent"] != job.meta["traceparent"]
 
 
 @pytest.mark.parametrize("meta", [{"traceparent": "nonsense"}, {"traceparent": 5}, {}])

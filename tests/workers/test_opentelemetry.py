@@ -28,6 +28,7 @@ pytestmark = pytest.mark.django_db
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = f"00-{'a' * 32}-{'b' * 16}-01"
+ENDINGS = (":observability", ":distributed-tracing")
 HEADERS = {"HTTP_TRACEPARENT": GIVEN, "HTTP_TRACESTATE": "ojs=p:8;r:62"}
 
 
@@ -51,7 +52,7 @@ settings.configure(
 )
 django.setup()
 import sys
-from jobs import tracing
+from jobs.record import tracing
 print(tracing.recorder, [name for name in sys.modules if "opentelemetry" in name])
 """
 
@@ -363,3 +364,24 @@ def test_spans_know_nothing_of_arguments(api, spans):
     said = [span.to_json() for span in spans.all()]
     assert len(said) == 3
     assert not any("secret" in text for text in said)
+
+
+# What the manifest claims
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({}, ["distributed-tracing", "observability"]), ({"METRICS": False}, ["distributed-tracing"])],
+)
+def test_the_manifest_claims_what_holds(api, spans, settings, options, named):
+    settings.OJS = settings.OJS | options
+
+    assert [f"urn:ojs:ext:{name}" for name in named] == [
+        name for name in api.get("/ojs/manifest").json()["extensions"] if name.endswith(ENDINGS)
+    ]
+
+
+def test_the_manifest_claims_no_traces_where_none_are_recorded(api):
+    named = api.get("/ojs/manifest").json()["extensions"]
+
+    assert not [name for name in named if name.endswith(ENDINGS)]

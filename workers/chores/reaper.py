@@ -17,11 +17,11 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 from django.db.models.functions import Now
 
-from jobs import engine, tracing
+from jobs import engine
 from jobs.access import refusals
 from jobs.conf import ojs_settings
 from jobs.models import Job
-from jobs.record import rollup
+from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection

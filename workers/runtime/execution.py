@@ -11,10 +11,10 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
-from jobs import tracing
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.middleware import execution_chain
+from jobs.record import tracing
 from jobs.spec.jsonable import jsonable
 from jobs.store.database import atomic
 from workers import protocol

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from jobs import tracing
+from jobs.record import tracing
 
 from . import handlers, memory
 from .active import ActiveJob, ActiveJobs

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from django.db import connections
 
-from jobs import tracing
+from jobs.record import tracing
 
 from .health_signal import ChildHealthSignal, HealthSignal, HealthSignals
 from .signals import WANTED

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from jobs import tracing
 from jobs.api.jobs import parse_id
 from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse, outcome_of
+from jobs.record import tracing
 from jobs.spec.envelope import claimed_envelope
 from workers import protocol
 from workers.access import admission

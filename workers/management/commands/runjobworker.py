@@ -16,8 +16,8 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs import tracing
 from jobs.conf import ojs_settings
+from jobs.record import tracing
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from .spec.validation import NewJob
+    from ..spec.validation import NewJob
 
 
 class Activity(Protocol):
