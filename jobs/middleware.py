@@ -38,8 +38,7 @@ class Chain:
 
     def __init__(self, option: str) -> None:
         self.option = option
-        self.outermost = ""
-        """Middleware around those of the option, unless one of its module is among them."""
+        self._around: type[Middleware] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -66,12 +65,14 @@ class Chain:
     def remove(self, middleware: str | Middleware) -> None:
         del self._changeable()[self._index(middleware)]
 
+    def surround(self, middleware: type[Middleware] | None) -> None:
+        """Put a middleware around all others, unless an instance of it is among them."""
+        self._around = middleware
+        self._built = None
+
     def _own(self) -> list[str | Middleware]:
         if self._entries is None:
             self._entries = list(getattr(ojs_settings, self.option))
-            module = self.outermost.rpartition(".")[0]
-            if module and not any(str(entry).startswith(f"{module}.") for entry in self._entries):
-                self._entries.insert(0, self.outermost)
         return self._entries
 
     def _changeable(self) -> list[str | Middleware]:
@@ -90,7 +91,11 @@ class Chain:
     def build(self) -> tuple[Middleware, ...]:
         """Import and instantiate the middleware, once; this freezes the chain."""
         if self._built is None:
-            self._built = tuple(self.load(entry) for entry in self._own())
+            made = [self.load(entry) for entry in self._own()]
+            around = self._around
+            if around is not None and not any(isinstance(each, around) for each in made):
+                made.insert(0, around())
+            self._built = tuple(made)
         return self._built
 
     def load(self, entry: str | Middleware) -> Middleware:

@@ -56,21 +56,20 @@ SCOPE = "openjobspec.org/ojs"
 LAST_WORDS = 5_000
 """Milliseconds to send the last spans of a process."""
 OK = Status(StatusCode.OK)
-PREFIX = f"{__name__}."
-"""With which the names of this module's middleware begin."""
 
 
 def instrument() -> None:
     """Record spans from now on; called once, when the process starts."""
     tracing.recorder = SpanRecorder()
-    for chain, middleware in ((enqueue_chain, EnqueueSpan), (execution_chain, ProcessSpan)):
-        chain.outermost = f"{PREFIX}{middleware.__name__}"
+    enqueue_chain.surround(EnqueueSpan)
+    execution_chain.surround(ProcessSpan)
 
 
 def uninstrument() -> None:
     """Undo `instrument()`."""
     tracing.recorder = None
-    enqueue_chain.outermost = execution_chain.outermost = ""
+    enqueue_chain.surround(None)
+    execution_chain.surround(None)
 
 
 def resource() -> Any:

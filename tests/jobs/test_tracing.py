@@ -138,9 +138,10 @@ def test_a_handler_sees_the_baggage(spans, kind):
     """And passes it on to what it enqueues, with the context of its own span."""
     token = contexts.attach(baggage.set_baggage("tenant", "acme"))
     try:
-        job = of_request(kind, "enqueue")
+        job = jobs.enqueue(kind, ["enqueue"], queue="mail")
     finally:
         contexts.detach(token)
+    testing.run_jobs()
 
     assert job.meta["baggage"] == "tenant=acme"
     (inner,) = jobs.find(queue="inner")

@@ -14,7 +14,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 import jobs
 from jobs import engine
 from jobs.api.verbs import trace as keep_trace
+from jobs.middleware import execution_chain
 from jobs.models import CronJob, Job
+from jobs.opentelemetry import ContinuedSpan
 from jobs.spec.batches import UniformBatch, new_jobs
 from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
@@ -264,6 +266,15 @@ def test_what_a_site_enqueues_is_part_of_its_request(spans):
     assert parent(stored) == traceparent(producer)
     assert producer.status.status_code == StatusCode.OK
     assert metas() == [{"traceparent": traceparent(producer)}]
+
+
+@pytest.mark.parametrize("named", [[], ["jobs.opentelemetry.ContinuedSpan"]])
+def test_middleware_that_a_site_names_is_there_once(spans, settings, named):
+    settings.OJS = {"EXECUTION_MIDDLEWARE": named}
+
+    (around,) = execution_chain.build()
+
+    assert isinstance(around, ContinuedSpan) == bool(named)
 
 
 def test_any_protocol_reports_through_the_same_verbs(spans):
