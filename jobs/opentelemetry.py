@@ -53,6 +53,7 @@ except ImportError as problem:
     ) from problem
 
 SCOPE = "openjobspec.org/ojs"
+INSTANCE = "service.instance.id"
 LAST_WORDS = 5_000
 """Milliseconds to send the last spans of a process."""
 OK = Status(StatusCode.OK)
@@ -72,11 +73,18 @@ def uninstrument() -> None:
     execution_chain.surround(None)
 
 
-def resource() -> Any:
-    """Return what the SDK says of this process: `ojs`, unless `OTEL_SERVICE_NAME` names it."""
+def resource(*, of_process: bool = True) -> Any:
+    """Return the SDK's description of this process: `ojs`, unless `OTEL_SERVICE_NAME` names it.
+
+    Args:
+        of_process: False for what is the same in every process, which has no instance id.
+    """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     ours = Resource.create({"service.name": "ojs", "service.version": __version__})
+    if not of_process:
+        own = {name: value for name, value in ours.attributes.items() if name != INSTANCE}
+        ours = Resource(own)
     return ours.merge(OTELResourceDetector().detect())
 
 
@@ -139,7 +147,6 @@ class ProcessSpan:
                 except Exception as problem:
                     self._failed(span, context, problem)
                     raise
-                span.set_attribute("ojs.job.state", "completed")
                 span.set_status(OK)
                 return result
         finally:

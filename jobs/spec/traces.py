@@ -59,7 +59,8 @@ def give(context: Mapping[str, str], metas: Iterable[dict[str, Any]]) -> None:
     """Put a trace context into each `meta` that has none of its own."""
     for meta in metas:
         if TRACEPARENT not in meta:
-            meta.update(context)
+            for name, value in context.items():
+                meta.setdefault(name, value)
 
 
 def give_to_workflow(context: Mapping[str, str], document: Any) -> None:

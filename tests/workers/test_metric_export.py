@@ -78,6 +78,15 @@ def test_what_is_exported_is_what_is_scraped(api):
 
 
 @pytest.mark.django_db
+def test_the_figures_of_every_process_are_the_same_series():
+    (found,) = encode_metrics(metric_export.figures()).resource_metrics
+
+    named = attributes(found.resource)
+    assert named["service.name"] == "ojs"
+    assert "service.instance.id" not in named
+
+
+@pytest.mark.django_db
 def test_a_histogram_without_values_is_left_out():
     QueueFactory(name="email")
 

@@ -115,7 +115,7 @@ def figures() -> Any:
     now = time_ns()
     found = [_metric(family, now) for family in metrics.families()]
     scope = export.ScopeMetrics(InstrumentationScope(SCOPE), [each for each in found if each], "")
-    return export.MetricsData([export.ResourceMetrics(resource(), [scope], "")])
+    return export.MetricsData([export.ResourceMetrics(resource(of_process=False), [scope], "")])
 
 
 def _metric(family: Any, now: int) -> Any:
