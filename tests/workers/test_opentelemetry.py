@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ from tests.processes import ROOT
 from tests.spans import instrumented, links, parent, traceparent
 from workers import protocol
 from workers.chores import reaper
+from workers.runtime import handlers
+from workers.runtime.client import LocalClient
+from workers.runtime.options import Options
+from workers.runtime.process import WorkerProcess
 
 pytestmark = pytest.mark.django_db
 
@@ -396,3 +401,65 @@ def test_the_manifest_claims_no_traces_where_none_are_recorded(api):
     named = api.get("/ojs/manifest").json()["extensions"]
 
     assert not [name for name in named if name.endswith(ENDINGS)]
+
+
+# A worker beside the database
+
+
+@pytest.fixture
+def working() -> Iterator[None]:
+    @handlers.handler("tests.plain")
+    def plain(context: Any, how: str = "") -> None:
+        if how:
+            raise ValueError(how)
+
+    @handlers.handler("tests.cancelled")
+    def cancelled(context: Any) -> None:
+        engine.cancel(context.id)
+
+    @handlers.handler("tests.atomic", atomic_ack=True)
+    def atomic(context: Any) -> None:
+        pass
+
+    yield
+    for kind in ("tests.plain", "tests.atomic", "tests.cancelled"):
+        handlers.forget(kind)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("kind", "args", "report"),
+    [
+        ("tests.plain", [], "ojs.ack"),
+        ("tests.plain", ["broken"], "ojs.nack"),
+        ("tests.atomic", [], "ojs.ack"),
+    ],
+)
+def test_a_worker_reports_in_the_span_of_its_attempt(spans, working, kind, args, report):
+    job = jobs.enqueue(kind, args, queue="mail")
+
+    WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
+
+    enqueue, fetch, process = map(spans, ("mail enqueue", "mail fetch", "mail process"))
+    assert (fetch.kind, links(fetch)) == (SpanKind.CONSUMER, [traceparent(enqueue)])
+    assert links(process) == [traceparent(enqueue)]
+    (sent,) = (span for span in spans.all(report) if span.kind == SpanKind.CLIENT)
+    (settled,) = (span for span in spans.all(report) if span.kind == SpanKind.SERVER)
+    assert parent(sent) == traceparent(process)
+    assert parent(settled) == traceparent(sent)
+    for span in (fetch, process, sent, settled):
+        assert span.attributes["ojs.job.id"] == str(job.id)
+        assert span.attributes["ojs.worker.id"] == "w"
+    failed = process.status.status_code == StatusCode.ERROR
+    assert failed == bool(args)
+    assert sent.status.status_code == settled.status.status_code == StatusCode.OK
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_report_that_is_refused_is_an_error_at_both_ends(spans, working):
+    jobs.enqueue("tests.cancelled", queue="mail")
+
+    WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
+
+    assert spans("mail process").status.status_code == StatusCode.OK
+    assert [span.status.status_code for span in spans.all("ojs.ack")] == [StatusCode.ERROR] * 2
