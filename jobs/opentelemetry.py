@@ -32,6 +32,8 @@ from django.db import Error as DatabaseProblem
 from django.db.models.fields.json import KeyTransform
 
 from . import __version__
+from .engine import bounds
+from .errors import QueueFull
 from .middleware import enqueue_chain, execution_chain
 from .models import Job
 from .record import tracing
@@ -202,7 +204,8 @@ class SpanRecorder:
         """One span `ojs.enqueue` for each job; one for all jobs that differ in their arguments."""
         together = representatives(new)
         is_batch = together is not new
-        spans = []
+        spans: list[Span] = []
+        before: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for job in together:
             attributes = _attributes("publish", job.queue, job.type, None if is_batch else job.id)
             if is_batch:
@@ -213,9 +216,19 @@ class SpanRecorder:
             spans.append(span)
             if TRACEPARENT not in job.meta:
                 metas = [each.meta for each in (shared_targets(new) if is_batch else [job])]
+                before += [(meta, meta.copy()) for meta in metas]
                 traces.give(_injected(trace.set_span_in_context(span)), metas)
         with _ending(spans):
-            yield
+            try:
+                yield
+            except Exception as problem:
+                # They may be tried again, in smaller batches or when there is room.
+                for meta, unchanged in before:
+                    meta.clear()
+                    meta.update(unchanged)
+                if isinstance(problem, QueueFull) and bounds.is_patient():
+                    spans.clear()  # what is not ended is not exported
+                raise
             for span, job in zip(spans, together, strict=True):
                 if span.is_recording():
                     span.set_attribute("ojs.job.state", str((job.existing or job).state))

@@ -15,10 +15,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 import jobs
 from jobs import engine
 from jobs.api.verbs import trace as keep_trace
+from jobs.errors import QueueFull
 from jobs.middleware import execution_chain
 from jobs.models import CronJob, Job
 from jobs.opentelemetry import ContinuedSpan
+from jobs.record import tracing
 from jobs.spec.batches import UniformBatch, new_jobs
+from jobs.spec.validation import new_job
 from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
 from tests.once import once_is_enough
@@ -246,6 +249,22 @@ def test_a_job_that_is_not_accepted_is_an_error(api, spans):
     assert accepted.attributes["ojs.job.id"] == known
     assert refused.status.status_code == StatusCode.ERROR
     assert refused.attributes["error.message"]
+
+
+def test_jobs_that_wait_for_room_have_the_trace_of_the_enqueue_that_stored_them(spans):
+    new = [new_job(JOB, ago(0))]
+    full = QueueFull("default", 1, 1, "block", "email.send")
+
+    with (
+        pytest.raises(QueueFull),
+        engine.bounds.patiently(),
+        tracing.enqueueing(new),
+    ):
+        raise full
+
+    assert (spans.all(), new[0].meta) == ([], {})
+    engine.enqueue(new)
+    assert metas() == [{"traceparent": traceparent(spans("ojs.enqueue"))}]
 
 
 def test_a_job_without_a_trace_gets_that_of_its_enqueue(api, spans):
