@@ -131,7 +131,7 @@ def test_commands_print_json_or_nothing(lines):
     root = logging.getLogger()
     assert is_used()
 
-    kept = root.handlers[-1]
+    (kept,) = (each for each in root.handlers if isinstance(each.formatter, JSONFormatter))
     root.removeHandler(kept)
     assert not is_used()
     root.addHandler(kept)

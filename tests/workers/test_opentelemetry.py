@@ -76,7 +76,7 @@ print(tracing.recorder, [name for name in sys.modules if "opentelemetry" in name
         ("jobs", JOB),
         ("jobs/batch", {"jobs": [JOB, JOB]}),
         ("jobs/batch", {"jobs": [JOB, JOB | {"type": "email.other"}]}),
-        ("bulk/enqueue", {"jobs": [JOB]}),
+        ("jobs/bulk", {"jobs": [JOB]}),
         ("workflows", {"type": "group", "jobs": [JOB, {"type": "group", "jobs": [JOB]}]}),
     ],
 )
@@ -89,7 +89,8 @@ def test_the_trace_context_of_a_request_is_kept_in_its_jobs(api, path, body):
         assert job["meta"]["tracestate"] == "ojs=p:8;r:62"
 
 
-def test_the_trace_context_of_a_flare_request_is_kept_in_its_job(api):
+def test_the_trace_context_of_a_flare_request_is_kept_in_its_job(db, settings):
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "FLARE": {"ENABLED": True}}
     reply = FlareClient().post(
         "/flare/v1/jobs",
         data=b'{"job_type": "email.send"}',

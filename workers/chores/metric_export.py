@@ -131,7 +131,8 @@ def _metric(family: Any, now: int) -> Any:
         data = export.Histogram(points, export.AggregationTemporality.CUMULATIVE)
     else:
         numbers = [
-            export.NumberDataPoint(sample.labels, 0, now, sample.value) for sample in family.samples
+            export.NumberDataPoint(sample.labels, 0, now, float(sample.value))
+            for sample in family.samples
         ]
         if known.kind == "counter":
             data = export.Sum(numbers, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
