@@ -38,7 +38,7 @@ class Chain:
 
     def __init__(self, option: str) -> None:
         self.option = option
-        self._around: type[Middleware] | None = None
+        self._around: type[Any] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -65,7 +65,7 @@ class Chain:
     def remove(self, middleware: str | Middleware) -> None:
         del self._changeable()[self._index(middleware)]
 
-    def surround(self, middleware: type[Middleware] | None) -> None:
+    def surround(self, middleware: type[Any] | None) -> None:
         """Put a middleware around all others, unless an instance of it is among them."""
         self._around = middleware
         self._built = None

@@ -133,15 +133,19 @@ class Settling(Members):
     attempt = Integer(
         "Fences against an older attempt of the same worker.", least=1, most=MOST_ATTEMPTS
     )
-    traceparent = Text(
-        "W3C trace context of the worker's span. Without it, a report that comes alone takes the "
-        "header of that name. One that is not valid is ignored.",
-        schema={"pattern": traces.PARENT.pattern},
-    )
+
+
+# Anything, because one that is not valid is ignored (W3C Trace Context §3.2).
+TRACEPARENT = Anything(
+    "W3C trace context of the worker's span. Without it, a report that comes alone takes the "
+    "header of that name. One that is not valid is ignored.",
+    schema={"type": "string"},
+)
 
 
 class JobAck(Settling):
     result = Anything()
+    traceparent = optional(TRACEPARENT)
 
 
 class Trace(Member[list[str] | None]):
@@ -173,6 +177,7 @@ class JobNack(Settling):
         "What went wrong: an object, or a text.",
         schema={"oneOf": [ErrorMembers.json_schema(), {"type": "string"}]},
     )
+    traceparent = optional(TRACEPARENT)
     requeue = Boolean("Return the job unfinished; `error` is then optional.").default(False)
     retry_in = Period()
 
