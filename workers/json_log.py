@@ -51,7 +51,7 @@ class JSONFormatter(logging.Formatter):
         parts = {
             "category": _category(record),
             "ojs": about,
-            "trace": _trace(),
+            "trace": _trace(record),
             "error": _error(record),
             "attributes": getattr(record, "attributes", None),
         }
@@ -108,10 +108,11 @@ def _current_job() -> Any:
     return execution.current_job.get() if execution is not None else None
 
 
-def _trace() -> dict[str, str]:
+def _trace(record: logging.LogRecord) -> dict[str, str]:
     """The current span, if this process has OpenTelemetry, else the trace of the job (§7.2)."""
+    named = getattr(record, "traceparent", None)
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is not None:
+    if trace is not None and named is None:
         span = trace.get_current_span().get_span_context()
         if span.is_valid:
             return {
@@ -119,7 +120,9 @@ def _trace() -> dict[str, str]:
                 "span_id": trace.format_span_id(span.span_id),
             }
     job = _current_job()
-    parts = str(job.meta.get("traceparent", "")).split("-") if job is not None else []
+    if named is None and job is not None:
+        named = job.meta.get("traceparent")
+    parts = str(named or "").split("-")
     return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
 
 

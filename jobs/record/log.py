@@ -13,6 +13,7 @@ from django.dispatch import receiver
 
 from .. import signals
 from ..spec.lifecycle import State
+from ..spec.traces import TRACEPARENT
 
 logger = logging.getLogger("jobs")
 LIFECYCLE = "lifecycle"
@@ -52,7 +53,10 @@ def log_each_cancelled(*, job_ids: list[Any], **kwargs: Any) -> None:
 
 def _whole(job: Any) -> dict[str, Any]:
     details = {"job_id": str(job.id), "job_type": job.type, "queue": job.queue}
-    return details | {"state": str(job.state), "category": LIFECYCLE}
+    details |= {"state": str(job.state), "category": LIFECYCLE}
+    # That of a claimed job is not parsed.
+    traceparent = job.meta.get(TRACEPARENT) if isinstance(job.meta, dict) else None
+    return details | {"traceparent": traceparent} if traceparent else details
 
 
 def _settled(job_id: Any, state: State) -> dict[str, Any]:

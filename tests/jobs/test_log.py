@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,8 +14,11 @@ from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.record import log
 from tests.factories import JobFactory
+from workers.json_log import JSONFormatter
 
 pytestmark = pytest.mark.django_db
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,8 @@ def test_each_job_is_logged_if_the_site_wants_it(
     lifecycle, caplog, django_capture_on_commit_callbacks
 ):
     with caplog.at_level(logging.DEBUG, "jobs"), django_capture_on_commit_callbacks(execute=True):
-        job = jobs.enqueue("email.send", ["secret"], queue="mail")
+        meta = {"traceparent": TRACE}
+        job = jobs.enqueue("email.send", ["secret"], queue="mail", meta=meta)
         engine.claim(["mail"], worker_id="w")
         engine.complete([Completion(job.id, "w", result="secret")])
         other = jobs.enqueue("email.send", queue="mail")
@@ -67,6 +72,8 @@ def test_each_job_is_logged_if_the_site_wants_it(
     ]
     assert {line.category for line in lines if hasattr(line, "job_id")} == {"lifecycle"}
     assert (lines[0].job_type, lines[0].queue) == ("email.send", "mail")
+    written = json.loads(JSONFormatter().format(lines[0]))
+    assert written["trace"]["trace_id"] == TRACE.split("-")[1]
     assert "secret" not in caplog.text
 
 
