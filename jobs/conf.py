@@ -201,6 +201,13 @@ class Settings:
         "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
         "`job.heartbeat`). One row for each: for small fleets, or to investigate a problem.",
     )
+    METRICS: bool = option(
+        True, "Compute counters from the events, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
+    )
+    METRICS_MAX_SERIES: int = option(
+        2_000,
+        "Pairs of queue and job type that are counted separately; others go together.",
+    )
     LOG_JOBS: bool = option(
         False,
         "Log a line for each job that is enqueued, fetched (at level DEBUG), completed or "
@@ -216,13 +223,6 @@ class Settings:
         "",
         "Class of an OpenTelemetry metric exporter, made without arguments, to which a reaper "
         "sends the metrics; needs the extra `otlp`. The stand-alone project sets it as above.",
-    )
-    METRICS: bool = option(
-        True, "Compute counters from the events, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
-    )
-    METRICS_MAX_SERIES: int = option(
-        2_000,
-        "Pairs of queue and job type that are counted separately; others go together.",
     )
     AUTOSCALE_WITHIN: timedelta = duration(
         60,
