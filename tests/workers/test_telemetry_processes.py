@@ -14,12 +14,13 @@ from opentelemetry import trace
 
 import jobs
 from tests.collector import Collector, attributes, collecting
+from tests.once import once_is_enough
 from tests.processes import environment, eventually, manage_to, server
 from tests.spans import Spans, instrumented
 from tests.workers.site import NOWHERE
 from workers.models import Worker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, once_is_enough]
 
 CONTINUED = '["jobs.opentelemetry.ContinuedSpan", "jobs.middleware.LogExecution"]'
 SERVER, CLIENT, CONSUMER = 2, 3, 5
