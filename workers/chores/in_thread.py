@@ -14,7 +14,7 @@ from jobs.conf import ojs_settings
 from jobs.store.watchdog import bounded
 
 from ..alerts import delivery
-from . import reaper
+from . import metric_export, reaper
 
 logger = logging.getLogger("workers.reaper")
 PATIENCE = 5.0
@@ -28,7 +28,7 @@ def sweeping() -> Iterator[None]:
     thread = threading.Thread(target=_sweep, args=(over,), name="ojs-reaper", daemon=True)
     thread.start()
     try:
-        with delivery.delivering():
+        with delivery.delivering(), metric_export.exporting():
             yield
     finally:
         over.set()

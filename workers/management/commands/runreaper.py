@@ -18,11 +18,13 @@ from django.utils import timezone
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
+from workers import json_log
 from workers.alerts import delivery
-from workers.chores import reaper
+from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
 from workers.runtime import handlers
 
+logger = logging.getLogger("workers.reaper")
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that triggers a warning."""
 PATIENCE = (0.5, 1, 2, 5)
@@ -63,7 +65,11 @@ class Command(BaseCommand):
         if options["once"]:
             self._once(options["only"])
             return
-        with delivery.delivering() if self._alerts else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if self._alerts:
+                stack.enter_context(delivery.delivering())
+            if not options["only"] or "tallies" in options["only"]:
+                stack.enter_context(metric_export.exporting())
             self._loop(interval, options["only"])
 
     def _once(self, only: list[str]) -> None:
@@ -137,5 +143,8 @@ class Command(BaseCommand):
         os._exit(1)
 
     def _say(self, line: str) -> None:
+        if json_log.is_used():
+            logger.info("%s", line)
+            return
         self.stdout.write(f"{timezone.now():%Y-%m-%d %H:%M:%S} {line}")
         self.stdout.flush()
