@@ -4,7 +4,7 @@ from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
-from . import bounds, bulk, limits, queue_policy, queues, schemas
+from . import bounds, bulk, history, limits, queue_policy, queues, schemas
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimOptions, claim, claim_chosen, exchange
@@ -40,6 +40,7 @@ from .flow import repair
 from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
+from .lineage import lineage_of
 from .outcomes import Outcome
 from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
@@ -93,12 +94,14 @@ __all__ = [
     "forget_queues",
     "forget_specs",
     "freed_by",
+    "history",
     "is_final",
     "is_too_large",
     "keep_alive",
     "last_reservation",
     "let_time_pass",
     "limits",
+    "lineage_of",
     "matching_types",
     "not_dead",
     "pause",

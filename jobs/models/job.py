@@ -7,14 +7,21 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.fields.json import KeyTextTransform
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
 from ..spec.lifecycle import TERMINAL, WAITING, State
+from ..spec.lineage import PARENT
 from .querysets import JobQuerySet
 
 DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
+
+
+def parent_key() -> KeyTextTransform:
+    """The id of the job's parent, as text; null for most."""
+    return KeyTextTransform(PARENT, "attributes")
 
 
 class Job(models.Model):
@@ -219,6 +226,13 @@ class Job(models.Model):
                 "created_at",
                 name="ojs_job_unique",
                 condition=Q(unique_key__isnull=False),
+            ),
+            # The children of a job. Jobs without a parent are in no index; no statement changes the
+            # attributes later.
+            models.Index(
+                parent_key(),
+                name="ojs_job_parent",
+                condition=Q(attributes__has_key=PARENT),
             ),
         ]
         constraints = [

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BooleanField, Func, JSONField, Value
+from django.db.models import BooleanField, Func, IntegerField, JSONField, Value
 
 
 class JSONArrayHas(Func):
@@ -130,3 +130,17 @@ class JSONMerged(Func):
             arg_joiner=", '{}'), ",
             **extra,
         )
+
+
+class Bytes(Func):
+    """The size of a JSON column in bytes, as the database writes it."""
+
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = "octet_length((%(expressions)s)::text)"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = "length(CAST(%(expressions)s AS BLOB))"
+        return super().as_sql(compiler, connection, template=template, **extra)
