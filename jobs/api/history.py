@@ -11,7 +11,6 @@ from rest_framework.response import Response
 from .. import engine
 from ..access import Binding
 from ..access.audit import of_caller, record_action
-from ..access.projects import find
 from ..errors import InvalidRequest, JobNotFound
 from ..http.base import OJSViewSet
 from ..http.paging import bad_cursor, decode_cursor, encode_cursor
@@ -78,8 +77,7 @@ class HistoryViewSet(OJSViewSet):
 
     def lineage(self, request: Request, job_id: str) -> Response:
         """The parent, the root and the descendants of a job (§7.2)."""
-        project = self.caller.project
-        return Response(engine.lineage_of(find(parse_id(job_id), project), project))
+        return Response(engine.find_lineage(parse_id(job_id), self.caller.project))
 
     def purge_job(self, request: Request, job_id: str) -> Response:
         """Delete the history of a job (§7.3)."""

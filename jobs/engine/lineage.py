@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from ..access.projects import scope_to
+from ..access.projects import find, scope_to
 from ..errors import InvalidRequest
 from ..models import Job
-from ..models.job import parent_key
+from ..models.job import HAS_PARENT, PARENT_KEY
 from ..spec.batches import representatives, shared_targets
 from ..spec.identifiers import parse_uuid
 from ..spec.lineage import PARENT, ROOT
@@ -82,6 +82,15 @@ def _root_of(job: NewJob, roots: dict[tuple[str, str], str], beside: dict[str, N
     return roots.get((job.project, parent), parent)
 
 
+def find_lineage(job_id: UUID, project: str = "") -> dict[str, Any]:
+    """Return the lineage of a job of `project` (see `lineage_of`).
+
+    Raises:
+        JobNotFound: there is no such job, or it is another project's.
+    """
+    return lineage_of(find(job_id, project), project)
+
+
 def lineage_of(job: Job, project: str = "") -> dict[str, Any]:
     """Return a job's parent, root, workflow and descendants (§7.2).
 
@@ -125,6 +134,5 @@ def _descendants(job_id: UUID, project: str) -> tuple[list[dict[str, Any]], bool
 
 def children_of(ids: Sequence[str]) -> Any:
     """The jobs whose parent is one of these."""
-    # The second condition is that of the index.
-    jobs = Job.objects.annotate(parent=parent_key())
-    return jobs.filter(parent__in=list(ids), attributes__has_key=PARENT)
+    # With the condition of the index, which a planner need not work out then.
+    return Job.objects.annotate(parent=PARENT_KEY).filter(HAS_PARENT, parent__in=list(ids))

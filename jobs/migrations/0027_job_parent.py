@@ -1,6 +1,7 @@
-import django.db.models.fields.json
+import django.db.models.lookups
 from django.db import migrations, models
 
+import jobs.store.expressions
 from jobs.store.indexes import AddIndexConcurrently
 
 
@@ -16,6 +17,6 @@ class Migration(migrations.Migration):
     operations = [
         AddIndexConcurrently(
             model_name='job',
-            index=models.Index(django.db.models.fields.json.KeyTextTransform('parent_id', 'attributes'), condition=models.Q(('attributes__has_key', 'parent_id')), name='ojs_job_parent'),
+            index=models.Index(jobs.store.expressions.MemberText('attributes', 'parent_id'), condition=models.Q(django.db.models.lookups.IsNull(jobs.store.expressions.MemberText('attributes', 'parent_id'), False)), name='ojs_job_parent'),
         ),
     ]

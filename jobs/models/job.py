@@ -7,21 +7,22 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.fields.json import KeyTextTransform
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
 from ..spec.lifecycle import TERMINAL, WAITING, State
 from ..spec.lineage import PARENT
+from ..store.expressions import MemberText
 from .querysets import JobQuerySet
 
 DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
 
 
-def parent_key() -> KeyTextTransform:
-    """The id of the job's parent, as text; null for most."""
-    return KeyTextTransform(PARENT, "attributes")
+PARENT_KEY = MemberText("attributes", PARENT)
+"""The id of the job's parent, as text; null for most."""
+HAS_PARENT = Q(IsNull(PARENT_KEY, False))
 
 
 class Job(models.Model):
@@ -230,9 +231,9 @@ class Job(models.Model):
             # The children of a job. Jobs without a parent are in no index; no statement changes the
             # attributes later.
             models.Index(
-                parent_key(),
+                PARENT_KEY,
                 name="ojs_job_parent",
-                condition=Q(attributes__has_key=PARENT),
+                condition=HAS_PARENT,
             ),
         ]
         constraints = [

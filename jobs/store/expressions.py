@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BooleanField, Func, IntegerField, JSONField, Value
+from django.db.models import BooleanField, Func, IntegerField, JSONField, TextField, Value
 
 
 class JSONArrayHas(Func):
@@ -143,4 +143,26 @@ class Bytes(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         template = "length(CAST(%(expressions)s AS BLOB))"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+
+class MemberText(Func):
+    """The beginning of a text in a JSON object, for an index: `MemberText("attributes", "parent")`.
+
+    Django's own transforms pass the name as a parameter, with which SQLite finds no index; and a
+    long text would not fit into an index of PostgreSQL.
+    """
+
+    output_field = TextField()
+
+    def __init__(self, object: str, name: str, **extra: Any) -> None:
+        super().__init__(object, **extra)
+        self.name = name
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = f"left(%(expressions)s ->> '{self.name}', 64)"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = f"substr(json_extract(%(expressions)s, '$.{self.name}'), 1, 64)"
         return super().as_sql(compiler, connection, template=template, **extra)
