@@ -116,11 +116,12 @@ def _awaited(ids: Sequence[UUID]) -> set[UUID]:
 
 
 def _delete_workflows(ids: Collection[Any], done: Erased) -> None:
-    # Children are deleted with their parents.
-    left = Workflow.objects.filter(pk__in=ids).exclude(jobs__isnull=False)
-    gone = list(left.values_list("pk", flat=True))
-    done.events += Event.objects.filter(subject__in=list(map(str, gone))).delete()[0]
-    Workflow.objects.filter(pk__in=gone).delete()
+    rest = Job.objects.filter(workflow__in=ids).values_list("workflow__root_id", flat=True)
+    # A workflow takes those inside it along.
+    gone = Workflow.objects.filter(pk__in=ids).exclude(root_id__in=set(rest))
+    names = [str(pk) for pk in gone.values_list("pk", flat=True)]
+    done.events += Event.objects.filter(subject__in=names).delete()[0]
+    gone.delete()
 
 
 def _forget(ids: Sequence[UUID], done: Erased) -> None:

@@ -32,8 +32,8 @@ EXTENSIONS = {
     "urn:ojs:ext:schema-registry": "ext-schema-registry",
 }
 OURS = "urn:ojs:ext:x:"
-OF_OUR_OWN = {"urn:ojs:ext:experimental:realtime"}
-"""Extensions without cases in the public suite; `tests/realtime` tests this one."""
+OF_OUR_OWN = {"urn:ojs:ext:execution-history", "urn:ojs:ext:experimental:realtime"}
+"""Extensions without cases in the public suite, which tests of ours show."""
 PARTS = (
     "ext-dead-letter",
     "ext-durable-execution",
