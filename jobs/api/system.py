@@ -54,8 +54,9 @@ EXTENSIONS = [
     "urn:ojs:ext:x:django-ojs:jobs-lost",
     "urn:ojs:ext:x:django-ojs:autoscaling",
 ]
-"""Documents whose conformance cases pass, or whose requirements our tests show; then extensions: lists in ACK and FAIL, acks and
-failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
+"""Documents whose conformance cases pass, or whose requirements our tests show; then extensions:
+lists in ACK and FAIL, acks and failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics
+for autoscalers."""
 
 
 SCHEMAS = "urn:ojs:ext:schema-registry"
