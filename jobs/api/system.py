@@ -43,6 +43,7 @@ EXTENSIONS = [
     "urn:ojs:ext:admin-api",
     "urn:ojs:ext:backpressure",
     "urn:ojs:ext:bulk-operations",
+    "urn:ojs:ext:durable-execution",
     "urn:ojs:ext:execution-history",
     "urn:ojs:ext:experimental:job-versioning",
     "urn:ojs:ext:progress",

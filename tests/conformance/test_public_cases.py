@@ -25,6 +25,7 @@ EXTENSIONS = {
     "urn:ojs:ext:admin-api": "ext-admin-api",
     "urn:ojs:ext:backpressure": "ext-backpressure",
     "urn:ojs:ext:bulk-operations": "level-4-advanced/bulk",
+    "urn:ojs:ext:durable-execution": "ext-durable-execution",
     "urn:ojs:ext:experimental:job-versioning": "ext-job-versioning",
     "urn:ojs:ext:progress": "ext-progress",
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
@@ -36,7 +37,6 @@ OF_OUR_OWN = {"urn:ojs:ext:execution-history", "urn:ojs:ext:experimental:realtim
 """Extensions without cases in the public suite, which tests of ours show."""
 PARTS = (
     "ext-dead-letter",
-    "ext-durable-execution",
     "ext-graceful-shutdown",
     "ext-middleware",
     "ext-observability",
