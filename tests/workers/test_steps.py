@@ -1,4 +1,4 @@
-"""Steps of a handler: what is done once stays done, in whichever attempt (OJS durable execution)."""
+"""Steps of a handler: done once, whatever attempt comes after (OJS durable execution)."""
 
 from __future__ import annotations
 
