@@ -29,7 +29,7 @@ CHUNK = 1000
 """Events that are read at a time."""
 CHUNKS = 50
 """Most chunks of one request."""
-WINDOW = 100_000
+WINDOW = 20_000
 """Ids among which one chunk looks for its events."""
 LATE = timedelta(minutes=10)
 """How much later than its time an event may have got its id."""
