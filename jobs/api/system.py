@@ -44,7 +44,6 @@ EXTENSIONS = [
     "urn:ojs:ext:backpressure",
     "urn:ojs:ext:bulk-operations",
     "urn:ojs:ext:durable-execution",
-    "urn:ojs:ext:execution-history",
     "urn:ojs:ext:experimental:job-versioning",
     "urn:ojs:ext:progress",
     "urn:ojs:ext:queue-config",
@@ -60,6 +59,8 @@ lists in ACK and FAIL, acks and failures in FETCH, `wait_ms`, `jobs_lost` in BEA
 for autoscalers."""
 
 
+HISTORY = "urn:ojs:ext:execution-history"
+"""Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 REALTIME = "urn:ojs:ext:experimental:realtime"
@@ -105,6 +106,7 @@ class ManifestViewSet(OJSViewSet):
                 "unique_job_strength": "strong",
                 "extensions": [
                     *EXTENSIONS,
+                    *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
                     *([SCHEMAS] if is_installed() else []),
                     *([REALTIME] if is_live else []),
                 ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Max
+from django.db.models import Count, Max, Q
 
 from ..conf import ojs_settings
 from ..models import Event
@@ -20,6 +20,7 @@ BATCH = 1000
 HOUR = timedelta(hours=1)
 MOST = 100_000
 """Events that one request deletes (§7.6)."""
+OF_HISTORY = Q(job_type__gt="") | Q(type__startswith="workflow.")
 catching_up: list[Callable[[], object]] = []
 """Readers of the record that count its events; called before any are deleted."""
 
@@ -46,13 +47,13 @@ def purge_history(job_id: Any) -> Purged:
 def purge_before(
     moment: datetime, *, queues: Sequence[str] = (), event_types: Sequence[str] = ()
 ) -> Purged:
-    """Delete the events before a moment, at most `MOST` of them (§7.6).
+    """Delete the events of jobs and workflows before a moment, at most `MOST` of them (§7.6).
 
     Each batch is a transaction of its own, so nothing waits for it. An event has several entries in
     the history: with `event_types`, an event is deleted if one of its entries has such a type.
     """
     catch_up()
-    old = Event.objects.filter(time__lt=moment)
+    old = Event.objects.filter(OF_HISTORY, time__lt=moment)
     if queues:
         old = old.filter(queue__in=list(queues))
     if event_types:

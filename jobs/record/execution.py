@@ -96,6 +96,7 @@ def entries(
             actor = _actor(kind, event, data, worker)
             if actor:
                 document["actor"] = actor
+            said = redact_quotes(said) if reader.is_redacted else said
             yield (event.pk, index), document | {"data": said}
 
 
@@ -241,8 +242,13 @@ def history_of(
     return Page(
         [*made, *(document for _, document in shown_here)],
         total_of(job_id, rows),
-        shown_here[-1][0] if len(found) > room and shown_here else None,
+        _last(shown_here) if len(found) > room else None,
     )
+
+
+def _last(page: Sequence[tuple[tuple[int, int], Any]]) -> tuple[int, int]:
+    # A page may consist of the one entry that is not in the record.
+    return page[-1][0] if page else (0, 0)
 
 
 def total_of(job_id: Any, rows: QuerySet[Event]) -> int:

@@ -141,6 +141,10 @@ def test_a_pending_job_has_been_created(api):
     assert said(both) == ["job.created", "job.state_changed"]
     assert both["events"][1]["data"] == {"from": "pending", "to": "available"}
     assert both["total"] == 2
+    first = history(api, job_id, limit=1)
+    rest = history(api, job_id, limit=1, cursor=first["next_cursor"])
+    assert [*first["events"], *rest["events"]] == both["events"]
+    assert rest["next_cursor"] is None
 
 
 def test_the_steps_of_a_workflow_are_in_the_search(api, operator):
