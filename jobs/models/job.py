@@ -124,6 +124,7 @@ class Job(models.Model):
             ("cancel_job", _("Can cancel jobs")),
             ("retry_job", _("Can retry discarded jobs")),
             ("discard_job", _("Can delete jobs from the dead letter")),
+            ("erase_job", _("Can erase finished jobs with every trace")),
             ("run_job", _("Can run waiting jobs now")),
             ("enqueue_job", _("Can enqueue jobs by hand")),
             ("view_job_args", _("Can see arguments that are redacted for others")),

@@ -21,6 +21,7 @@ from jobs.record.events import job_event
 from jobs.spec.validation import new_job
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient
+from tests.operators import answer, choose, messages, staff
 from workers.runtime import handler, handlers
 
 pytestmark = pytest.mark.django_db
@@ -223,6 +224,25 @@ def test_it_must_be_said_whose_jobs_are_erased():
     for how in ({}, {"ids": [JobFactory().pk], "meta": {"customer": NAME}}):
         with pytest.raises(InvalidRequest):
             history.erase(**how)
+
+
+def test_erase_in_the_admin_keeps_no_record_of_which():
+    done, running = JobFactory(completed=True, args=[ADDRESS]), JobFactory(active=True)
+    dpo = staff("view_job", "erase_job")
+
+    page = answer(dpo, choose(dpo, "ojs_jobs_job", "erase", done, running), reason="asked for it")
+
+    assert "1 job was erased" in " ".join(messages(page))
+    assert ADDRESS not in everything_stored()
+    assert str(done.pk) not in everything_stored()
+    assert Job.objects.get() == running
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count, action.selection, action.reason) == (
+        "erase_job",
+        1,
+        {},
+        "asked for it",
+    )
 
 
 def test_the_shell_erases_and_keeps_no_record_of_whom(capsys):
