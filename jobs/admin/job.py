@@ -268,10 +268,10 @@ ERASE = about_jobs(
     action="erase",
     title=_("Erase jobs"),
     consequence=_(
-        "These jobs are deleted with every trace of what they were about: their results and errors, "
-        "what happened to them, and selections in the audit. A job of a finished workflow is erased "
-        "with the workflow. Jobs that have not finished, or whose results are waited for, are left "
-        "alone. There is no way back."
+        "These jobs are deleted with every trace of what they were about: results, errors, their "
+        "history, and selections in the audit. A job of a finished workflow is erased with the "
+        "workflow. Jobs that have not finished, or whose results are waited for, are left alone. "
+        "There is no way back."
     ),
     button=_("Erase these jobs"),
     is_destructive=True,
