@@ -232,9 +232,10 @@ def history_of(
     rows = recorded(job_id)
     made = [] if after else _unrecorded(job_id, rows)
     since = rows.filter(pk__gte=after[0]) if after else rows
+    # The first event may have no entry left, and one more shows that there is another page.
     found = [
         entry
-        for entry in entries(list(since.order_by("pk")[: limit + 1]), reader)
+        for entry in entries(list(since.order_by("pk")[: limit + 2]), reader)
         if after is None or entry[0] > after
     ]
     room = limit - len(made)

@@ -70,9 +70,9 @@ def _mean(histogram: Mapping[str, int]) -> int | None:
     jobs = sum(histogram.values())
     if not jobs:
         return None
-    total = sum(
+    middles = (
         count * (percentile({bucket: count}, 1) or timedelta())
         for bucket, count in histogram.items()
         if count
     )
-    return round(total / jobs / timedelta(milliseconds=1)) if total else 0
+    return round(sum(middles, timedelta()) / jobs / timedelta(milliseconds=1))

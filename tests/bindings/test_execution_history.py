@@ -46,9 +46,9 @@ def said(found):
 
 def failed_for_good(api, **job):
     """A job with two failed attempts; return its id."""
-    job_id = api.pushed(options={"retry": {"max_attempts": 2, "initial_interval": "PT0S"}} | job)
+    job_id = api.pushed(options={"retry": {"max_attempts": 2, "initial_interval": "PT1H"}} | job)
     for _ in range(2):
-        engine.promote_due()
+        engine.run_now([job_id])
         assert [job["id"] for job in api.fetch(worker_id="w1")] == [job_id]
         assert api.nack(job_id, message="SMTP timeout", worker_id="w1").status_code == 200
     return job_id
