@@ -81,7 +81,8 @@ def _erase_batch(ids: Sequence[UUID], done: Erased) -> set[UUID]:
     roots = {job.workflow_id: inside.get(job.workflow_id) for job in locked}
     unfinished = {roots[job.workflow_id] for job in locked if job.finished_at is None} - {None}
     awaited = _awaited([job.pk for job in locked])
-    erased, left = [], []
+    erased: list[UUID] = []
+    left: list[UUID] = []
     for job in locked:
         stays = job.finished_at is None or job.pk in awaited or job.workflow_id in busy
         stays = stays or roots[job.workflow_id] in unfinished

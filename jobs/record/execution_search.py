@@ -53,7 +53,7 @@ class Place(NamedTuple):
     """Where the next page begins: below an entry."""
 
     event: int
-    index: int
+    entry: int
     seen: int = 0
     """Entries of the pages before."""
 
@@ -90,7 +90,7 @@ def search(
         chunk = list(within.order_by("-pk")[:CHUNK])
         position = (chunk[-1].pk if len(chunk) == CHUNK else bottom) - 1
         for place, document in _newest_first(_own(chunk, reader), reader):
-            is_next = below is None or place < (below.event, below.index)
+            is_next = below is None or place < (below.event, below.entry)
             if is_next and _matches(document, wanted):
                 found.append((place, document))
     page, seen = found[:limit], below.seen if below else 0

@@ -176,8 +176,10 @@ class JobContext:
 
     def _keep(self, state: JSON, done: dict[str, JSON]) -> None:
         # A job has one checkpoint: with steps, the handler's own state is a part of it.
-        steps: JSON = {STEPS: done} | ({} if state is None else {STATE: state})
-        self.line.keep(self, steps if done else state)
+        together: dict[str, Any] = {STEPS: done}
+        if state is not None:
+            together[STATE] = state
+        self.line.keep(self, together if done else state)
 
     def _take_steps(self, kept: dict[str, Any]) -> None:
         """Take apart what `_keep` has put together."""
