@@ -7,7 +7,7 @@ are sums, which say nothing about one job, and ids, which lead nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -34,6 +34,9 @@ from .retention import erase as delete
 
 BATCH = 100
 ERASED = "[erased]"
+forgetting: list[Callable[[Sequence[str]], object]] = []
+"""Called with the ids of erased jobs, in their transaction: for tables of other apps that hold
+copies of events."""
 
 
 @dataclass(slots=True)
@@ -132,6 +135,8 @@ def _forget(ids: Sequence[UUID], done: Erased) -> None:
         return
     done.events += Event.objects.filter(subject__in=names).delete()[0]
     RefusedFinish.objects.filter(job_id__in=ids).delete()
+    for forget in forgetting:
+        forget(names)
     # The answers that are repeated for a day to clients that repeat their request.
     BulkRequest.objects.annotate(text=Cast("response", TextField())).filter(
         _contains(names)

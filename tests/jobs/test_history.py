@@ -220,6 +220,17 @@ def test_what_the_record_knows_of_a_deleted_job_is_erased_by_its_id():
     assert ADDRESS not in everything_stored()
 
 
+def test_other_apps_forget_in_the_same_transaction(monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr(engine.erasure, "forgetting", [told.extend])
+    done = JobFactory(completed=True)
+    JobFactory(active=True)
+
+    history.erase(ids=list(Job.objects.values_list("pk", flat=True)))
+
+    assert told == [str(done.pk)]
+
+
 def test_it_must_be_said_whose_jobs_are_erased():
     for how in ({}, {"ids": [JobFactory().pk], "meta": {"customer": NAME}}):
         with pytest.raises(InvalidRequest):
