@@ -13,6 +13,7 @@ from . import (
     admin_queues,
     bulk,
     fleet,
+    history,
     jobs,
     limits,
     queue_operations,
@@ -35,6 +36,7 @@ OF_PROTOCOLS: list[ModuleType] = [
 
 TABLES = (
     jobs,
+    history,
     bulk,
     *OF_PROTOCOLS,
     workflows,
@@ -70,6 +72,7 @@ TAGS = {
     "Job specs": "Checksums of job types that a deployment registers.",
     "Dead letter": "Jobs that failed for good.",
     "Events": "What happened.",
+    "History": "What happened to each job, and which job enqueued which.",
     "Server": "Capabilities, health and metrics of the server.",
     "Admin": "The Admin API for operators.",
 }
