@@ -57,6 +57,8 @@ EXTENSIONS = [
 failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
 
 
+WEBHOOKS = "urn:ojs:ext:webhooks"
+"""Added where there is a record of events to send."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 REALTIME = "urn:ojs:ext:experimental:realtime"
@@ -103,6 +105,7 @@ class ManifestViewSet(OJSViewSet):
                 "extensions": [
                     *EXTENSIONS,
                     *([SCHEMAS] if is_installed() else []),
+                    *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
                     *([REALTIME] if is_live else []),
                 ],
                 "payload_limits": {

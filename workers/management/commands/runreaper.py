@@ -18,7 +18,6 @@ from django.utils import timezone
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
-from workers.alerts import delivery
 from workers.chores import reaper
 from workers.management import alive, schedules
 from workers.runtime import handlers
@@ -59,11 +58,10 @@ class Command(BaseCommand):
         if not options["only"] or "schedules" in options["only"]:
             handlers.autodiscover()
             schedules.register()
-        self._alerts = not options["only"] or "alerts" in options["only"]
         if options["once"]:
             self._once(options["only"])
             return
-        with delivery.delivering() if self._alerts else contextlib.nullcontext():
+        with reaper.sending(options["only"]):
             self._loop(interval, options["only"])
 
     def _once(self, only: list[str]) -> None:
@@ -77,8 +75,7 @@ class Command(BaseCommand):
         try:
             self._round(only, lambda: False, complain)
             reaper.sign_of_life(reaper.own_name())
-            if self._alerts:
-                delivery.deliver_due()
+            reaper.send_due(only)
         except (DatabaseError, InterfaceError) as problem:
             raise CommandError(f"The database failed: {problem}".strip()) from problem
         if failed:

@@ -18,6 +18,7 @@ from . import (
     queue_operations,
     queues,
     schemas,
+    webhooks,
     workflows,
 )
 
@@ -45,6 +46,7 @@ TABLES = (
     admin_queues,
     schemas,
     fleet,
+    webhooks,
 )
 
 OPERATIONS: dict[Key, Operation] = {
@@ -70,6 +72,7 @@ TAGS = {
     "Job specs": "Checksums of job types that a deployment registers.",
     "Dead letter": "Jobs that failed for good.",
     "Events": "What happened.",
+    "Webhooks": "Events that are sent to subscribed URLs.",
     "Server": "Capabilities, health and metrics of the server.",
     "Admin": "The Admin API for operators.",
 }
