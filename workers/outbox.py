@@ -34,6 +34,9 @@ PATIENCE = 5.0
 LAST_WORDS = 15.0
 """Seconds that a process waits, when it ends, for what is being sent."""
 
+ONCE = 60.0
+"""Seconds after which `once()` leaves the rest to its next call."""
+
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -68,10 +71,11 @@ class Outbox(Generic[Item, Outcome]):
             thread.join(LAST_WORDS + 1)
 
     def once(self) -> int:
-        """Send what is due now, and return how many items were sent, well or not."""
+        """Send what is due now, for a minute; return how many items were sent, well or not."""
         count = 0
+        until = time.monotonic() + ONCE
         with ThreadPoolExecutor(self.at_once, self.name) as pool:
-            while items := self.take(self.at_once, ()):
+            while time.monotonic() < until and (items := self.take(self.at_once, ())):
                 self.note([each for each in pool.map(self._alone, items) if each is not None])
                 count += len(items)
         return count

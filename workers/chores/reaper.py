@@ -230,9 +230,9 @@ def sending(only: Collection[str] = ()) -> Iterator[None]:
 
 def send_due(only: Collection[str] = ()) -> None:
     """Send what is due now."""
-    for name, outbox in OUTBOXES.items():
+    for name, send in {"alerts": delivery.deliver_due, "webhooks": webhooks.outbox.once}.items():
         if not only or name in only:
-            outbox.once()
+            send()
 
 
 def sweep(

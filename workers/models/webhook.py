@@ -164,6 +164,10 @@ class WebhookDelivery(models.Model):
         return self.attempts[-1] if self.attempts else {}
 
     @property
+    def last_error(self) -> str:
+        return str(self.last_attempt.get("error", ""))
+
+    @property
     def waits_until(self) -> datetime | None:
         """When it is tried next; None once it is finished."""
         return self.next_try_at if self.state == DeliveryState.PENDING else None

@@ -65,7 +65,8 @@ TEST_TIMEOUT = 10
 TESTS_AT_ONCE = 2
 USER_AGENT = f"OJS-Webhook/1.0 (django-ojs/{jobs.__version__})"
 
-_testing = threading.BoundedSemaphore(TESTS_AT_ONCE)
+testing = threading.BoundedSemaphore(TESTS_AT_ONCE)
+"""Held while a test is sent: each may take seconds of a thread of the server."""
 
 
 @dataclass(frozen=True)
@@ -384,13 +385,13 @@ def test(subscription: WebhookSubscription) -> Outcome:
         next_try_at=now,
         tries=1,
     )
-    if not _testing.acquire(blocking=False):
+    if not testing.acquire(blocking=False):
         raise TooManyConnections("Other webhooks are being tested: try again in some seconds.")
     try:
         attempt = attempt_of(row, subscription, now)
         outcome = send(replace(attempt, timeout=min(attempt.timeout, TEST_TIMEOUT)))
     finally:
-        _testing.release()
+        testing.release()
     row.state = DeliveryState.DELIVERED if outcome.is_success else DeliveryState.DEAD
     row.attempts, row.finished_at = [outcome.entry], clock.now()
     # The subscription may have been deleted meanwhile.

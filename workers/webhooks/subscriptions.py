@@ -26,6 +26,8 @@ from .requests import OVERLAP
 
 VERB = "manage_webhooks"
 """In the audit, and the permission that it takes in the admin."""
+UNSHOWN = frozenset({"url", "metadata"})
+"""Columns of which the audit has only the names."""
 MOST = 200
 """Subscriptions of a project, and of all keys without one."""
 NOTHING_TO_READ = 'There are no events to send: OJS["RECORD_EVENTS"] is off.'
@@ -64,8 +66,25 @@ def parse_name(name: str, prefix: str) -> UUID | None:
     return parse_uuid(name.removeprefix(prefix)) if name.startswith(prefix) else None
 
 
+def require_room(project: str) -> None:
+    """
+    Raises:
+        NotInstalled: this server keeps no record of events.
+        Conflict: there are too many subscriptions.
+    """
+    if not ojs_settings.RECORD_EVENTS:
+        raise NotInstalled(NOTHING_TO_READ)
+    if WebhookSubscription.objects.filter(project=project).count() >= MOST:
+        raise Conflict(f"There are {MOST} webhook subscriptions, and there may not be more.")
+
+
 def create(
-    actor: Actor, columns: dict[str, Any], *, secret: str = "", project: str = ""
+    actor: Actor,
+    columns: dict[str, Any],
+    *,
+    secret: str = "",
+    project: str = "",
+    reason: str = "",
 ) -> WebhookSubscription:
     """Make a subscription to the events from now on.
 
@@ -77,12 +96,9 @@ def create(
         NotInstalled: this server keeps no record of events.
         Conflict: there are too many.
     """
-    if not ojs_settings.RECORD_EVENTS:
-        raise NotInstalled(NOTHING_TO_READ)
+    require_room(project)
     begins_after = events.horizon()
     with atomic():
-        if WebhookSubscription.objects.filter(project=project).count() >= MOST:
-            raise Conflict(f"There are {MOST} webhook subscriptions, and may not be more.")
         made: WebhookSubscription = WebhookSubscription.objects.create(
             **columns,
             secret=secret or new_secret(),
@@ -92,11 +108,14 @@ def create(
             created_by=actor.name[:255],
         )
         _announce("webhook.subscription.created", made)
-        record_change(actor, made, {"created": host_of(made.url), "events": made.events})
+        what = {"created": host_of(made.url), "events": made.events}
+        record_change(actor, made, what, reason=reason)
     return made
 
 
-def change(actor: Actor, row: WebhookSubscription, columns: dict[str, Any]) -> WebhookSubscription:
+def change(
+    actor: Actor, row: WebhookSubscription, columns: dict[str, Any], *, reason: str = ""
+) -> WebhookSubscription:
     """Set columns of a subscription; return it as it is then.
 
     What became active gets the events from now on, and what waited for it.
@@ -109,7 +128,9 @@ def change(actor: Actor, row: WebhookSubscription, columns: dict[str, Any]) -> W
             same.filter(active=False).update(**again)
         if columns:
             same.update(**columns)
-            record_change(actor, row, {"changed": sorted(columns)})
+            shown = {name: value for name, value in columns.items() if name not in UNSHOWN}
+            what = {"changed": sorted(columns)} | shown
+            record_change(actor, row, what, reason=reason)
         return find(row.name, "")
 
 
@@ -153,7 +174,7 @@ def record_change(
         VERB,
         kind="webhooksubscription",
         count=1,
-        selection={"ids": [row.name]} | what,
+        selection={"ids": [str(row.pk)]} | what,
         reason=reason,
         history=False,
     )
