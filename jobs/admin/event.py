@@ -11,12 +11,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Event, RefusedFinish
-from ..record.events import STATE_OF
+from ..record.vocabulary import TYPES
 from ..spec.identifiers import parse_uuid
 from . import display
 from .base import ReadOnlyModelAdmin
-
-TYPES = sorted([*STATE_OF, "queue.paused", "queue.resumed"])
 
 
 class EventTypeFilter(admin.SimpleListFilter):
@@ -24,7 +22,7 @@ class EventTypeFilter(admin.SimpleListFilter):
     parameter_name = "type"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return [(kind, kind) for kind in TYPES]
+        return [(kind, kind) for kind in sorted(TYPES)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(type=self.value()) if self.value() else queryset

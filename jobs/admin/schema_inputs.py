@@ -57,10 +57,10 @@ class Part:
         kind = self.schema.get("type") or ("enum" if "enum" in self.schema else "")
         kind = " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
         choices = self.schema.get("enum")
-        said = [kind, gettext("required") if self.is_required else ""]
-        said.append(", ".join(map(str, choices)) if isinstance(choices, list) else "")
-        said.append(str(self.schema.get("description", "")))
-        return f"{self.name}: {'; '.join(part for part in said if part)}"[:300]
+        parts = [kind, gettext("required") if self.is_required else ""]
+        parts.append(", ".join(map(str, choices)) if isinstance(choices, list) else "")
+        parts.append(str(self.schema.get("description", "")))
+        return f"{self.name}: {'; '.join(part for part in parts if part)}"[:300]
 
     def field(self) -> forms.Field | None:
         """Its input; None if only JSON can say it."""

@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import TypedDict, Unpack
 from uuid import UUID
 
-from ..conf import ojs_settings
 from ..models import Job
 from ..signals import jobs_claimed, send_on_commit
 from ..spec.lifecycle import State
@@ -27,6 +26,7 @@ from ..store.database import atomic
 from ..store.stores import store
 from .limited_claim import claim_within_limits
 from .outcomes import Outcome
+from .reservations import default_period
 from .settle import Settlement, complete
 from .workflow_progress import mark_started
 
@@ -97,7 +97,7 @@ def claim_request(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> Cla
         options.get("worker_id", ""),
         count,
         types,
-        options.get("visibility_timeout") or ojs_settings.VISIBILITY_TIMEOUT,
+        default_period(options.get("visibility_timeout")),
         options.get("able", ()),
         options.get("versions", ANY_VERSION),
         options.get("project", ""),

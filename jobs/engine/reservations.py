@@ -1,4 +1,9 @@
-"""Reservations, which heartbeats extend (OJS worker §5.4)."""
+"""Reservations: how long they last, and how heartbeats extend them (OJS worker protocol §5.4).
+
+A fetch reserves a job for the job's own visibility timeout (at its enqueue, that of its queue if it
+has none, or its heartbeat timeout); without one, for what the fetch asked for; else for
+`OJS["VISIBILITY_TIMEOUT"]`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,17 @@ from django.db.models import F, Max
 from django.db.models.functions import Now
 
 from ..access.projects import scope_to
+from ..conf import ojs_settings
 from ..models import Job
 from ..store.database import atomic
 from ..store.portable import record_heartbeats
 from ..store.stores import store
 from .progress import note_progress
+
+
+def default_period(requested: timedelta | None) -> timedelta:
+    """Return how long a fetch reserves jobs that have no visibility timeout of their own."""
+    return requested or ojs_settings.VISIBILITY_TIMEOUT
 
 
 def extend(

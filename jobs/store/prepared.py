@@ -12,6 +12,7 @@ import re
 import selectors
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
 from selectors import EVENT_READ, EVENT_WRITE
@@ -20,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg import errors, postgres
-from psycopg.adapt import AdaptersMap, PyFormat, Transformer
+from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 
 PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")
@@ -165,19 +166,35 @@ def _adapting(connection: Any) -> _Adapting:
 
 
 @lru_cache(maxsize=16)
-def _remembering(loader: Any) -> Any:
-    class Remembering(loader):  # type: ignore[misc]
+def _remembering(usual: type[Loader]) -> type[Loader]:
+    # Of Django's loader: UTC, unless the site sets another time zone for this database.
+    is_utc = getattr(usual, "timezone", None) is UTC
+
+    class Times(Loader):
         """Parses a time once, however many consecutive rows repeat it."""
 
-        last: tuple[bytes, Any] = b"", None
+        text = b""
+        time: Any = None
 
         def load(self, data: Any) -> Any:
             text = bytes(data)
-            if text != self.last[0]:
-                self.last = text, super().load(data)
-            return self.last[1]
+            if text != self.text:
+                time = _in_utc(text) if is_utc else None
+                self.time = time or usual(self.oid, self.connection).load(data)
+                self.text = text
+            return self.time
 
-    return Remembering
+    return Times
+
+
+def _in_utc(text: bytes) -> datetime | None:
+    """Parse a time as PostgreSQL writes it in a session in UTC; None for any other notation."""
+    if not text.endswith(b"+00"):
+        return None
+    try:
+        return datetime.fromisoformat(text.decode())
+    except ValueError:
+        return None
 
 
 def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:

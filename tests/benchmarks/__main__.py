@@ -20,6 +20,7 @@ import psycopg
 from tests import postgres
 
 from . import goals
+from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
 from .plan import OTHERS, Plan, say, stop_when_asked
@@ -34,6 +35,7 @@ of waiting connections."""
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
+ROUNDS_BESIDE = 4
 QUICK: dict[str, Any] = {"sizes": (10_000, 100_000), "rounds": 2, "samples": 100, "fleet": 2_000}
 SMOKE: dict[str, Any] = {
     "sizes": (100, 200),
@@ -70,6 +72,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--no-run", action="store_true", help="only report what is joined")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FOLDER",
+        help="compare the suite on PostgreSQL with that of another checkout, in turn",
+    )
     parser.add_argument("--processes", default="1,2", help="server processes (default: 1,2)")
     parser.add_argument("--clients", type=int, help="load clients (default: 8)")
     parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
@@ -181,6 +189,15 @@ def report(kind: str, documents: list[dict[str, Any]]) -> str:
     return text
 
 
+def _for_both(options: argparse.Namespace) -> list[str]:
+    """The arguments that limit what is measured."""
+    given = [f"--only={word}" for word in options.only] + ["--quick"] * options.quick
+    names = ("clients", "threads", "seconds")
+    given += ["--smoke"] * options.smoke
+    given += [f"--{name}={getattr(options, name)}" for name in names if getattr(options, name)]
+    return [*given, f"--processes={options.processes}"]
+
+
 def main() -> None:
     stop_when_asked()
     if "--peers" in sys.argv:
@@ -191,6 +208,9 @@ def main() -> None:
         measure_peers()
         return
     options = arguments()
+    if options.beside:
+        print(compare(options.beside, options.rounds or ROUNDS_BESIDE, _for_both(options)))
+        return
     everything: dict[str, list[dict[str, Any]]] = {}
     for file in options.join:
         for kind, documents in json.loads(file.read_text()).items():

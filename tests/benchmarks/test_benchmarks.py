@@ -76,3 +76,19 @@ def test_what_waits_is_measured_in_each_way(tmp_path):
     results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= WHILE_WAITING, done.stderr
     assert "5,000 waiting fetches: memory" in done.stdout
+
+
+@pytest.mark.postgres
+def test_another_checkout_is_measured_in_turn(tmp_path):
+    """Here it is this one once more, under another path."""
+    other = tmp_path / "older"
+    other.symlink_to(ROOT)
+    command = [sys.executable, "-m", "tests.benchmarks", "--beside", str(other), "--smoke"]
+    command += ["--rounds", "1", "--only", "fetch + ack 10"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    line, *_ = [line for line in done.stdout.splitlines() if "fetch + ack 10" in line]
+    before, now, ratio = (float(word.replace(",", "")) for word in line.split()[-4:-1])
+    assert before > 0 and now > 0 and ratio > 0

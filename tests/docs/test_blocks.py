@@ -371,7 +371,9 @@ def test_a_notification_has_the_members_of_the_page(settings):
     (shown,) = (json.loads(block.text) for block in of(ROOT / "docs" / "alerts.md", "json"))
     JobFactory(queue="mail", enqueued_at=ago(60))
     QueueFactory(name="mail")
-    rule = AlertRule.objects.create(name="No worker", kind="unserved_queues", job_type="told")
+    rule = AlertRule.objects.create(
+        name="No worker", kind="unserved_queues", job_type="report.build"
+    )
 
     evaluation.evaluate()
     (found,) = AlertNotification.objects.filter(rule=rule).values_list("document", flat=True)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import (
@@ -20,6 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel
 
 from jobs.models import Queue
+from jobs.store import prepared as prepared_statements
 from jobs.store.database import run, run_together
 from tests.database import atomic, connection, rolled_back
 
@@ -70,6 +72,25 @@ def test_times_are_read_as_django_reads_them_row_by_row():
 
     assert rows == expected
     assert [row[0] and row[0].tzinfo for row in rows] == [row[0] and UTC for row in expected]
+
+
+def test_times_are_read_in_the_time_zone_of_the_database():
+    """In winter, London's offset from UTC is 0."""
+    london = connection.copy()
+    london.settings_dict["TIME_ZONE"] = "Europe/London"
+    statement = (
+        "SELECT '2026-01-02 03:04:05+00'::timestamptz, '2026-07-02 03:04:05+00'::timestamptz"
+    )
+    try:
+        with london.cursor() as cursor:
+            cursor.execute(statement)
+            expected = cursor.fetchall()
+        (rows,) = prepared_statements.execute(london, (statement, []))
+    finally:
+        london.close()
+
+    assert rows == expected
+    assert [time.tzinfo for time in rows[0]] == [ZoneInfo("Europe/London")] * 2
 
 
 def test_parameters_may_have_names_and_stand_twice():

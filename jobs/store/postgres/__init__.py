@@ -43,6 +43,7 @@ CLAIM = load(__name__, "claim")
 CLAIM_OF_PROJECT = CLAIM.replacing(
     "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
 )
+INSERT_ONE = load(__name__, "insert_one")
 INSERT_EACH_CHOSEN = load(__name__, "insert_each")
 INSERT_UNIFORM_CHOSEN = load(__name__, "insert_uniform")
 UNLESS_TAKEN = "        ON CONFLICT (id) DO NOTHING\n"
@@ -65,6 +66,10 @@ LOCK_KEYS = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest(%(keys)s::bigi
 
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 """The planner gets an order of magnitude, so that there are few statements to prepare."""
+USUAL = frozenset(
+    {"type", "queue", "meta", "priority", "max_attempts", "tags", "attributes", "project"}
+)
+"""Members that `INSERT_ONE` takes, besides the id and the arguments."""
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
 OPTIONAL = ("retry", "scheduled_at", "expires_at", "version_number", "needs")
 PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
@@ -75,15 +80,17 @@ class PostgresStore(PortableStore):
         self, new: Sequence[NewJob], *, asks_queues: bool, registry: str = ANY_REGISTRY
     ) -> int:
         documents = [_document(job) for job in representatives(new)]
-        # Compared in the form sent: in Python, 1 and True are equal.
-        is_uniform = len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1
         is_chosen = any(job.client_id for job in representatives(new))
         parameters: dict[str, Any] = {
             "asks_queues": asks_queues,
             "registry": registry,
             "records_events": ojs_settings.RECORD_EVENTS,
         }
-        if is_uniform:
+        if len(new) == 1 and not is_chosen and documents[0].keys() <= USUAL:
+            statement = INSERT_ONE
+            parameters |= _one(new[0])
+        # Compared in the form sent: in Python, 1 and True are equal.
+        elif len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1:
             statement = INSERT_UNIFORM_CHOSEN if is_chosen else INSERT_UNIFORM
             parameters |= _uniform(new, documents[0])
         else:
@@ -198,6 +205,21 @@ def _document(job: NewJob) -> dict[str, Any]:
         if period is not None:
             document[name] = period.total_seconds()
     return document
+
+
+def _one(job: NewJob) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "type": job.type,
+        "queue": job.queue,
+        "args": orjson.dumps(job.args).decode(),
+        "meta": orjson.dumps(job.meta).decode(),
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "tags": orjson.dumps(job.tags).decode(),
+        "attributes": orjson.dumps(job.attributes).decode(),
+        "project": job.project,
+    }
 
 
 def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
