@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import InterfaceError, OperationalError, ProgrammingError, connections
 
 from jobs.store.database import borrowed
 
@@ -115,15 +115,18 @@ class Outbox(Generic[Item, Outcome]):
                                 name=f"{self.name}-{number}",
                                 daemon=True,
                             ).start()
-            except (DatabaseError, InterfaceError) as problem:
+            except (OperationalError, ProgrammingError, InterfaceError) as problem:
                 logger.debug("%s waits for the database: %s", self.name, problem)
                 pause = PATIENCE
             except Exception:
-                logger.exception("%s could not look for what is due.", self.name)
+                logger.exception("%s failed.", self.name)
+                # They are due again when their reservation is over.
+                unnoted = []
                 pause = PATIENCE
             if over.is_set():
                 ends_at = ends_at or time.monotonic() + LAST_WORDS
                 if time.monotonic() >= ends_at or not (sending or unnoted):
+                    connections.close_all()
                     return
             with contextlib.suppress(queue.Empty):
                 wake.get(timeout=pause)

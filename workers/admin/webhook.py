@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django import forms
@@ -438,7 +438,7 @@ def delivery_link(site: str, row: WebhookDelivery) -> str | SafeString:
 class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
     list_display = ("event", "receiver", "chip", "shown_tries", "created", "next_try", "error")
     list_display_links = ("event",)
-    list_filter = ("state", ("subscription", admin.RelatedOnlyFieldListFilter))
+    list_filter = ("state", "subscription")
     search_fields = ("event_id__exact", "subject__exact")
     list_select_related = ("subscription",)
     ordering = ("-id",)
@@ -498,7 +498,11 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("attempts"))
     def shown_attempts(self, row: WebhookDelivery) -> str | SafeString:
         lines = [
-            (each["at"], f"{each['duration_ms']} ms", each.get("error") or each.get("status"))
+            (
+                display.moment(datetime.fromisoformat(each["at"])),
+                display.lasted(timedelta(milliseconds=each["duration_ms"])),
+                each.get("error") or f"HTTP {each.get('status')}",
+            )
             for each in row.attempts
         ]
         return format_html_join("", "<div>{} · {} · {}</div>", lines) or display.NOTHING

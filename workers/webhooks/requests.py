@@ -13,7 +13,7 @@ from jobs.http.parameters import OneOf, Page, Word
 from jobs.http.renderers import dumps
 from jobs.record.vocabulary import TYPES
 from jobs.spec.fields import Document, inside, refuse
-from jobs.spec.members import Boolean, Duration, Integer, Members, Object, Text, Texts
+from jobs.spec.members import Boolean, Duration, Integer, Members, Object, Schema, Text, Texts
 from jobs.spec.operator_requests import Reason
 from jobs.spec.validation import QUEUE_LENGTH, TYPE_LENGTH
 
@@ -26,23 +26,30 @@ METADATA_SIZE = 16_384
 NEVER_SENT = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
 """Deliveries of them would cause others without end."""
 SENT = sorted(TYPES.keys() - NEVER_SENT)
+PATTERNS = ["*", *sorted({f"{kind.rpartition('.')[0]}.*" for kind in SENT} | {"webhook.*"}), *SENT]
+"""What a subscription may name."""
 LONGEST_OVERLAP = timedelta(days=30)
 OVERLAP = timedelta(hours=24)
 TIMEOUTS = (5, 60)
 """Seconds that an attempt may take (§7.3)."""
 
 
-class Patterns(Texts):
+class EventTypes(Texts):
     """Types of events; `job.*` and `*` match several."""
 
     def check(self, value: Any, place: str) -> list[str]:
         found = super().check(value, place)
         for index, pattern in enumerate(found):
-            if not any(matches(pattern, kind) for kind in SENT):
-                close = difflib.get_close_matches(pattern, SENT, n=1)
-                hint = f"Did you mean '{close[0]}'?" if close else "See GET /ojs/v1/events."
-                raise refuse(f"{place}[{index}]", f"No event has the type {pattern!r}. {hint}")
+            if pattern not in PATTERNS:
+                close = difflib.get_close_matches(pattern, PATTERNS, n=1)
+                hint = f" Did you mean '{close[0]}'?" if close else ""
+                raise refuse(
+                    f"{place}[{index}]", f"No event that is sent has the type {pattern!r}.{hint}"
+                )
         return list(dict.fromkeys(found))
+
+    def items_schema(self) -> Schema:
+        return {"type": "string", "enum": PATTERNS}
 
 
 class EventFilter(Members, closed=True):
@@ -77,8 +84,13 @@ class Secret(Members):
 
 
 class ChangeSubscription(Members):
-    url = Url("Where events are sent to: `https://`.", longest=2000, filled=True)
-    events = Patterns(
+    url = Url(
+        "Where events are sent to: `https://`.",
+        longest=2000,
+        filled=True,
+        schema={"pattern": "^https?://[!-~]+$"},
+    )
+    events = EventTypes(
         "Types of events; `job.*` matches what begins with `job.`, `*` everything.",
         least=1,
         most=MOST_PATTERNS,
