@@ -20,6 +20,8 @@ from jobs.store import clock
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 from tests.workers.receiver import receiving
+from workers.alerts import problems
+from workers.alerts.situation import Situation
 from workers.chores import metrics, reaper
 from workers.models import WebhookDelivery, WebhookSubscription
 from workers.webhooks import delivery, fan_out, subscriptions
@@ -198,6 +200,8 @@ def test_a_subscription_that_nothing_reaches_is_disabled_and_can_be_resumed(api,
             False,
             "No delivery has succeeded for as long as one is tried.",
         )
+        (problem,) = problems.disabled_webhooks(Situation())
+        assert problem.text.startswith("The webhook subscription of 127.0.0.1 was disabled: No")
         complete_a_job(api)
         sent()
         dead = WebhookDelivery.objects.get()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Count
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
@@ -211,7 +211,9 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
         return super().get_search_results(request, queryset, search_term)
 
     def allowed(self, obj: Any) -> Collection[str]:
-        return ("test", "pause" if obj.active else "resume", "rotate", "delete")
+        may_pause = ("pause",) if obj.active or obj.disabled_reason else ()
+        may_resume = () if obj.active else ("resume",)
+        return ("test", *may_pause, *may_resume, "rotate", "delete")
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
@@ -267,7 +269,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
     @admin.display(description=_("receiver"))
     def host(self, row: WebhookSubscription) -> str:
         """The path of a URL is left out: it may be its password."""
-        return subscriptions.host_of(row.url)
+        return row.host
 
     @admin.display(description=_("events"))
     def wants(self, row: WebhookSubscription) -> SafeString:
@@ -353,7 +355,8 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
 
     @admin.action(description=_("Pause selected subscriptions"), permissions=["manage"])
     def pause(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._switch(request, queryset.filter(active=True), PAUSE, False)
+        may_pause = Q(active=True) | ~Q(disabled_reason="")
+        return self._switch(request, queryset.filter(may_pause), PAUSE, False)
 
     @admin.action(description=_("Resume selected subscriptions"), permissions=["manage"])
     def resume(self, request: HttpRequest, queryset: Any) -> Any:
@@ -468,7 +471,7 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
     def receiver(self, row: WebhookDelivery) -> str | SafeString:
         site, owner = self.admin_site.name, row.subscription
         url = display.admin_url(site, "ojs_workers_webhooksubscription", "change", owner.pk)
-        return display.link(url, subscriptions.host_of(owner.url))
+        return display.link(url, owner.host)
 
     @admin.display(description=_("state"))
     def chip(self, row: WebhookDelivery) -> SafeString:

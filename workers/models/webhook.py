@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
@@ -20,6 +21,10 @@ LONGEST_SECRET = 255
 class SubscriptionQuerySet(models.QuerySet["WebhookSubscription"]):
     def active(self) -> SubscriptionQuerySet:
         return self.filter(active=True)
+
+    def disabled(self) -> SubscriptionQuerySet:
+        """Those that the server has made inactive, not an operator."""
+        return self.filter(active=False).exclude(disabled_reason="")
 
     def with_work(self) -> SubscriptionQuerySet:
         """Active ones with a delivery to be sent now."""
@@ -79,6 +84,11 @@ class WebhookSubscription(models.Model):
     def name(self) -> str:
         """Its id on the wire."""
         return f"sub_{self.pk}"
+
+    @property
+    def host(self) -> str:
+        """The host of its URL. The path is not shown to everyone: it may be a password."""
+        return urlsplit(self.url).hostname or ""
 
     def secrets_at(self, moment: datetime) -> list[str]:
         """The secrets that sign a delivery, the current one first."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -38,7 +39,6 @@ from jobs.store.database import atomic, connection
 from ..models import DeliveryState, WebhookDelivery, WebhookSubscription
 from ..outbox import LEASE, Outbox
 from . import counting
-from .subscriptions import host_of
 
 logger = logging.getLogger("workers.webhooks")
 
@@ -294,7 +294,7 @@ def note(outcomes: Sequence[Outcome]) -> None:
                 logging.WARNING if each.is_dead else logging.INFO,
                 "Webhook delivery del_%s to %s failed (try %s): %s",
                 each.attempt.key,
-                host_of(each.attempt.url),
+                urlsplit(each.attempt.url).hostname,
                 each.attempt.number,
                 each.entry["error"],
             )

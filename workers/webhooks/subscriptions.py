@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db.models import F
@@ -35,11 +34,6 @@ NOTHING_TO_READ = 'There are no events to send: OJS["RECORD_EVENTS"] is off.'
 
 def new_secret() -> str:
     return f"whsec_{secrets.token_urlsafe(32)}"
-
-
-def host_of(url: str) -> str:
-    """The host of a URL. Its path is not shown to everyone: it may be a password."""
-    return urlsplit(url).hostname or ""
 
 
 def find(name: str, project: str) -> WebhookSubscription:
@@ -108,7 +102,7 @@ def create(
             created_by=actor.name[:255],
         )
         _announce("webhook.subscription.created", made)
-        what = {"created": host_of(made.url), "events": made.events}
+        what = {"created": made.host, "events": made.events}
         record_change(actor, made, what, reason=reason)
     return made
 
@@ -118,7 +112,8 @@ def change(
 ) -> WebhookSubscription:
     """Set columns of a subscription; return it as it is then.
 
-    What became active gets the events from now on, and what waited for it.
+    What becomes active gets the events from now on, and what waited for it. What is made inactive
+    is paused, also if the server had disabled it.
     """
     begins_after = events.horizon()
     with atomic():
@@ -126,6 +121,8 @@ def change(
         if columns.get("active"):
             again = {"begins_after": begins_after, "disabled_reason": "", "failing_since": None}
             same.filter(active=False).update(**again)
+        elif columns.get("active") is False:
+            same.update(disabled_reason="")
         if columns:
             same.update(**columns)
             shown = {name: value for name, value in columns.items() if name not in UNSHOWN}
@@ -153,7 +150,7 @@ def rotate(
             previous_until=Now() + overlap,
             secret=secret or new_secret(),
         )
-        record_change(actor, row, {"rotated": host_of(row.url)}, reason=reason)
+        record_change(actor, row, {"rotated": row.host}, reason=reason)
         return find(row.name, "")
 
 
@@ -161,7 +158,7 @@ def delete(actor: Actor, row: WebhookSubscription, *, reason: str = "") -> None:
     """Delete a subscription, its deliveries with it (§6.5)."""
     with atomic():
         _announce("webhook.subscription.deleted", row)
-        record_change(actor, row, {"deleted": host_of(row.url)}, reason=reason)
+        record_change(actor, row, {"deleted": row.host}, reason=reason)
         WebhookSubscription.objects.filter(pk=row.pk).delete()
 
 
