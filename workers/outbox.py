@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db import InterfaceError, OperationalError, ProgrammingError, connections
 
@@ -56,19 +56,18 @@ class Outbox(Generic[Item, Outcome]):
     note: Callable[[Sequence[Outcome]], object] = lambda outcomes: None
     """Note what became of some of them; called again with the same if the database fails."""
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Send items as long as the context lasts."""
+    def start(self) -> tuple[Callable[[], None], threading.Thread]:
+        """Start sending; return what ends it, and the thread that then waits for the rest."""
         over = threading.Event()
         wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         thread = threading.Thread(target=self._run, args=(over, wake), name=self.name, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
+
+        def end() -> None:
             over.set()
             wake.put(None)
-            thread.join(LAST_WORDS + 1)
+
+        thread.start()
+        return end, thread
 
     def once(self) -> int:
         """Send what is due now, for a minute; return how many items were sent, well or not."""
@@ -150,3 +149,16 @@ class Outbox(Generic[Item, Outcome]):
             connections.close_all()
             sent.put((number, outcome))
             wake.put(None)
+
+
+@contextlib.contextmanager
+def sending(*outboxes: Outbox[Any, Any]) -> Iterator[None]:
+    """Send what is due as long as the context lasts."""
+    started = [outbox.start() for outbox in outboxes]
+    try:
+        yield
+    finally:
+        for end, _thread in started:
+            end()
+        for _end, thread in started:
+            thread.join(LAST_WORDS + 1)

@@ -15,6 +15,7 @@ from tests.concurrency.threads import together
 from tests.processes import eventually
 from tests.workers.receiver import receiving
 from workers.models import WebhookDelivery, WebhookSubscription
+from workers.outbox import sending
 from workers.webhooks import delivery, fan_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,7 +56,7 @@ def test_a_receiver_that_never_answers_holds_up_no_other():
         happen()
         fan_out.fan_out()
 
-        with delivery.outbox.running():
+        with sending(delivery.outbox):
             eventually(lambda: not answering.deliveries.pending().exists())
             left = hanging.deliveries.pending().count()
             # Its connections are reset, so that no thread waits for it any longer.

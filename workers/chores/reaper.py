@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,7 @@ from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
+from .. import outbox
 from ..alerts import delivery, evaluation
 from ..fleet import marks, rolling
 from ..fleet import orders as fleet
@@ -41,7 +42,6 @@ from ..liveness.reapers import last_seen as last_seen
 from ..liveness.reapers import own_name as own_name
 from ..liveness.reapers import sign_of_life as sign_of_life
 from ..models import Reaper, Sweep, Worker
-from ..outbox import Outbox
 from ..signals import worker_left, workers_died
 from ..webhooks import delivery as webhooks
 from ..webhooks import fan_out
@@ -188,7 +188,10 @@ CHORES = (
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in CHORES if chore.every)
-OUTBOXES: dict[str, Outbox[Any, Any]] = {"alerts": delivery.outbox, "webhooks": webhooks.outbox}
+OUTBOXES: dict[str, outbox.Outbox[Any, Any]] = {
+    "alerts": delivery.outbox,
+    "webhooks": webhooks.outbox,
+}
 """Chore → what sends the messages that it writes, in threads of the reaper's process."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
@@ -214,18 +217,13 @@ def complain(chore: Chore, problem: Exception) -> None:
         logger.error("The chore %s failed.", chore.name, exc_info=problem)
 
 
-@contextlib.contextmanager
-def sending(only: Collection[str] = ()) -> Iterator[None]:
+def sending(only: Collection[str] = ()) -> contextlib.AbstractContextManager[None]:
     """Send what the chores write as long as the context lasts.
 
     Args:
         only: names of the chores; empty means all.
     """
-    with contextlib.ExitStack() as stack:
-        for name, outbox in OUTBOXES.items():
-            if not only or name in only:
-                stack.enter_context(outbox.running())
-        yield
+    return outbox.sending(*(each for name, each in OUTBOXES.items() if not only or name in only))
 
 
 def send_due(only: Collection[str] = ()) -> None:

@@ -78,9 +78,9 @@ class Attempt:
     event_type: str
     number: int
     """From 1 on."""
-    url: str
-    body: bytes
-    headers: dict[str, str]
+    url: str = field(repr=False)
+    body: bytes = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
     timeout: float
     is_slow: bool
     at: datetime
