@@ -26,9 +26,9 @@ def running_reaper(db):
     reaper.sign_of_life("here:1")
 
 
-def fill_in(client, url, **given):
-    fields = next(form for form in forms(client.get(url)) if "events" in form.fields).fields
-    return client.post(url, fields | given | {"_save": "1"})
+def fill_in(client, page, **given):
+    fields = next(form for form in forms(client.get(page)) if "timeout" in form.fields).fields
+    return client.post(page, fields | given | {"_save": "1"})
 
 
 def made(**given) -> WebhookSubscription:
