@@ -18,7 +18,7 @@ from jobs.store import clock
 
 from ..fleet import autoscaling
 from ..lifecycle import WorkerState
-from ..models import WebhookCounter, WebhookSubscription, Worker
+from ..models import WebhookSubscription, Worker
 from ..webhooks import counting
 from . import reaper, tallies
 
@@ -180,13 +180,14 @@ def _webhooks() -> Iterator[Any]:
     """Metrics of OJS webhooks §11.2; those by subscription cover the newest of them."""
     attempts = _family("ojs_webhook_delivery")
     retries = _family("ojs_webhook_delivery_retry_count")
-    for kind, status, count in counting.by_type():
-        attempts.add_metric([kind, status], count)
-    for kind, histogram in counting.retries_by_type():
+    rows = counting.series()
+    for kind, counts, histogram in counting.by_type(rows):
+        for status, count in counts.items():
+            attempts.add_metric([kind, status], count)
         retries.add_metric([kind], _buckets(histogram, counting.RETRY_BUCKETS), histogram["sum"])
     dead = _family("ojs_webhook_dead_delivery")
     durations = _family("ojs_webhook_delivery_duration_seconds")
-    for row in WebhookCounter.objects.order_by("-subscription_id", "event_type")[:MOST_SERIES]:
+    for row in rows[:MOST_SERIES]:
         labels = [row.event_type, f"sub_{row.subscription_id}"]
         dead.add_metric(labels, row.dead)
         buckets = _buckets(row.durations, counting.DURATION_BUCKETS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from django.db.models import Sum
 
 from jobs.conf import ojs_settings
 from jobs.record.counters import merged, new_histogram, observe
@@ -56,20 +54,17 @@ def _count(row: Any, outcomes: Sequence[Outcome]) -> None:
     row.retries = merged(row.retries, retries)
 
 
-def by_type() -> Iterator[tuple[str, str, int]]:
-    """Yield types of events, outcomes of attempts, and how many there were."""
-    columns = tuple(COLUMNS.values())
-    sums = {column: Sum(column) for column in columns}
-    rows = WebhookCounter.objects.order_by("event_type").values("event_type").annotate(**sums)
+def series() -> list[WebhookCounter]:
+    """Return all counters, those of the newest subscriptions first."""
+    return list(WebhookCounter.objects.order_by("-subscription_id", "event_type"))
+
+
+def by_type(rows: Sequence[WebhookCounter]) -> list[tuple[str, Counter[str], dict[str, Any]]]:
+    """Return types of events, how many attempts had which outcome, and the histogram of retries."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    retries: dict[str, dict[str, Any]] = {}
     for row in rows:
-        for column in columns:
-            yield row["event_type"], column, row[column]
-
-
-def retries_by_type() -> list[tuple[str, dict[str, Any]]]:
-    """Return types of events, and how many retries their deliveries took."""
-    found: dict[str, dict[str, Any]] = {}
-    for kind, histogram in WebhookCounter.objects.values_list("event_type", "retries"):
-        if histogram:
-            found[kind] = merged(found.get(kind), histogram)
-    return sorted(found.items())
+        kind = row.event_type
+        counts[kind].update({column: getattr(row, column) for column in COLUMNS.values()})
+        retries[kind] = merged(retries.get(kind), row.retries)
+    return [(kind, counts[kind], retries[kind]) for kind in sorted(counts)]
