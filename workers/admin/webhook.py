@@ -79,7 +79,8 @@ class SubscriptionForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance._state.adding:
-            self.fields["project"].choices = [("", _("all")), *((p, p) for p in projects())]
+            field: Any = self.fields["project"]
+            field.choices = [("", _("all")), *((name, name) for name in projects())]
             return
         # The project of what exists never changes.
         self.fields.pop("project", None)
@@ -412,10 +413,10 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
         rotated = subscriptions.rotate(
             of_request(request), row, overlap=answer.data["overlap"], reason=answer.reason
         )
-        note = ""
-        if rotated.has_two_secrets:
+        note, until = "", rotated.previous_until
+        if until is not None and rotated.has_two_secrets:
             note = gettext("Deliveries are signed with the previous one as well until %(until)s.")
-            note %= {"until": display.absolute(rotated.previous_until)}
+            note %= {"until": display.absolute(until)}
         return self._show(request, rotated, gettext("The subscription has a new secret"), note)
 
 

@@ -35,7 +35,7 @@ def add(outcomes: Sequence[Outcome]) -> None:
         by_series[attempt.subscription, attempt.event_type].append(outcome)
     # In the order of their keys, as in every process that does this.
     for (subscription, kind), each in sorted(by_series.items()):
-        series = {"subscription_id": subscription, "event_type": kind}
+        series: dict[str, Any] = {"subscription_id": subscription, "event_type": kind}
         WebhookCounter.objects.get_or_create(**series)
         row = WebhookCounter.objects.select_for_update().get(**series)
         _count(row, each)

@@ -229,15 +229,15 @@ def take(free: int, sending: Collection[Attempt]) -> list[Attempt]:
     shares = _turns.share(free, sending, waiting)
     owners = {row.pk: (row, is_slow) for row, _room, is_slow in shares}
     keys: list[UUID] = []
-    for row, room, _is_slow in shares:
-        due = WebhookDelivery.objects.due().filter(subscription=row).order_by("next_try_at", "pk")
+    for owner, room, _is_slow in shares:
+        due = WebhookDelivery.objects.due().filter(subscription=owner).order_by("next_try_at", "pk")
         keys += due.values_list("pk", flat=True)[:room]
     if not keys:
         return []
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         due = WebhookDelivery.objects.due().filter(pk__in=keys).order_by("pk")
-        rows = list(due.select_for_update(skip_locked=skip))
+        rows: list[WebhookDelivery] = list(due.select_for_update(skip_locked=skip))
         mine = WebhookDelivery.objects.filter(pk__in=[row.pk for row in rows])
         mine.update(tries=F("tries") + 1, next_try_at=Now() + LEASE)
     now = clock.now()
@@ -365,7 +365,7 @@ def test(subscription: WebhookSubscription) -> Outcome:
     """
     now = clock.now()
     time_text = format_timestamp(now)
-    envelope = {
+    envelope: dict[str, Any] = {
         "specversion": "1.0",
         "id": f"evt_{uuid7()}",
         "type": TEST,

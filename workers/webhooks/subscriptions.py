@@ -42,9 +42,9 @@ def find(name: str, project: str) -> WebhookSubscription:
     Raises:
         NotFound: there is none, or it is another project's.
     """
-    key = parse_name(name, "sub_")
-    rows = scope_to(WebhookSubscription.objects.filter(pk=key), project)
-    found: WebhookSubscription | None = rows.first() if key is not None else None
+    keys = parse_name(name, "sub_")
+    rows = scope_to(WebhookSubscription.objects.filter(pk__in=keys), project)
+    found: WebhookSubscription | None = rows.first()
     if found is None:
         raise NotFound(
             f"Webhook subscription '{name}' not found.",
@@ -55,9 +55,10 @@ def find(name: str, project: str) -> WebhookSubscription:
     return found
 
 
-def parse_name(name: str, prefix: str) -> UUID | None:
-    """Return the key of a row by its id on the wire; None if it is not one."""
-    return parse_uuid(name.removeprefix(prefix)) if name.startswith(prefix) else None
+def parse_name(name: str, prefix: str) -> list[UUID]:
+    """Return the key of a row by its id on the wire; none if it is not one."""
+    key = parse_uuid(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return [] if key is None else [key]
 
 
 def require_room(project: str) -> None:
@@ -237,11 +238,10 @@ def find_delivery(name: str, project: str) -> WebhookDelivery:
     Raises:
         NotFound: there is none, or it is another project's.
     """
-    key = parse_name(name, "del_")
-    rows = WebhookDelivery.objects.filter(pk=key)
+    rows = WebhookDelivery.objects.filter(pk__in=parse_name(name, "del_"))
     if project:
         rows = rows.filter(subscription__project=project)
-    found: WebhookDelivery | None = rows.first() if key is not None else None
+    found: WebhookDelivery | None = rows.first()
     if found is None:
         raise NotFound(
             f"Webhook delivery '{name}' not found.",
