@@ -92,7 +92,8 @@ def _webhooks() -> None:
     busy = subscriptions.create(
         OPS,
         {
-            "url": "https://hooks.example.com/T0/B0",
+            # Nothing is sent there, whatever button is pressed.
+            "url": "https://10.20.0.5/T0/B0",
             "events": ["job.*"],
             "queues": ["mail"],
             "metadata": {"owner": "platform-team"},
@@ -100,8 +101,8 @@ def _webhooks() -> None:
     )
     subscriptions.rotate(OPS, busy)
     for url, columns in (
-        ("https://old.example.com/", {"active": False}),
-        ("https://away.example.com/", {"failing_since": ago(600), "delivered_at": ago(900)}),
+        ("https://10.20.0.6/", {"active": False}),
+        ("https://10.20.0.7/", {"failing_since": ago(600), "delivered_at": ago(900)}),
     ):
         subscriptions.create(OPS, {"url": url, "events": ["*"]} | columns)
     failed = {"at": "2026-02-15T22:00:01.000Z", "duration_ms": 30_000, "error": "timed out"}

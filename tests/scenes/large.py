@@ -446,7 +446,7 @@ class _Scene:
     def _webhooks(self) -> None:
         """A subscription, and what is sent to it."""
         made = subscriptions.create(
-            self._actor(), {"url": "https://hooks.example.com/", "events": ["job.*"]}
+            self._actor(), {"url": "https://10.20.0.5/", "events": ["job.*"]}
         )
         WebhookSubscription.objects.filter(pk=made.pk).update(begins_after=0)
         fan_out.fan_out(batches=1)
