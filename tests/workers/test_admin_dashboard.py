@@ -357,7 +357,7 @@ def test_it_takes_the_same_queries_for_a_small_site_and_a_big_one(
         JobFactory(queue=f"queue-{number}")
         WorkerFactory(queues=[f"queue-{number}"])
 
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(15):
         admin_client.get(DASHBOARD, {"compare": "week"})
 
 

@@ -478,11 +478,7 @@ def _idle(cron: Any) -> Problem:
 @kind(
     gettext_lazy("A webhook subscription was disabled"),
     scope=("project",),
-    several=ngettext_lazy(
-        "%(count)s webhook subscription was disabled.",
-        "%(count)s webhook subscriptions were disabled.",
-        "count",
-    ),
+    on_dashboard=False,
 )
 def disabled_webhooks(situation: Situation, terms: Terms) -> Iterator[Problem]:
     """Subscriptions that the server has disabled, because nothing reaches them."""
@@ -493,7 +489,7 @@ def disabled_webhooks(situation: Situation, terms: Terms) -> Iterator[Problem]:
         text = _("The webhook subscription of %(host)s was disabled: %(reason)s")
         about = {"host": row.host, "reason": row.disabled_reason}
         link = Link(WebhookSubscription, row.pk)
-        yield Problem(row.name, text % about, link, is_error=False)
+        yield Problem(row.name, text % about, link)
 
 
 @kind(
