@@ -243,6 +243,19 @@ def test_a_subscription_gets_what_it_wants(api, wanted, matched):
     assert set(written()) == {(kind, job_id) for kind in matched}, "and nothing from before"
 
 
+def test_a_new_subscription_gets_nothing_from_before_however_late_events_are_read(api):
+    old = made(api)
+    first = complete_a_job(api)
+    new = made(api)
+    last = complete_a_job(api)
+
+    written()
+
+    pairs = WebhookDelivery.objects.order_by("event_id").values_list("subscription", "subject")
+    found = {(f"sub_{key}", subject) for key, subject in pairs}
+    assert found == {(old["id"], first), (old["id"], last), (new["id"], last)}
+
+
 def test_no_delivery_causes_another(api):
     with receiving(500) as receiver:
         made(api, receiver.at(), ["*"])
@@ -410,7 +423,7 @@ def test_values_that_not_everyone_may_see_are_not_sent(api):
 
 
 def test_events_are_read_once_and_lost_by_no_crash(api, monkeypatch):
-    with receiving() as receiver:
+    with receiving(200, 500) as receiver:
         made(api, receiver.at())
         complete_a_job(api)
         with monkeypatch.context() as broken:
