@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def receiving(*statuses: int) -> Iterator[Receiver]:
     with Receiver(statuses) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield server
