@@ -28,10 +28,8 @@ ENV PATH=/opt/ojs/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     DJANGO_DATA_DIR=/data \
-    GRANIAN_HOST=0.0.0.0 \
-    GRANIAN_PORT=8000 \
-    GRANIAN_WORKERS=2 \
-    GRANIAN_BACKPRESSURE=20000
+    OJS_SERVER_HOST=0.0.0.0 \
+    OJS_SERVER_PROCESSES=2
 WORKDIR /srv/ojs
 USER 10001:10001
 EXPOSE 8000 6380 8081
@@ -39,4 +37,4 @@ EXPOSE 8000 6380 8081
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-m", "ojs_project.health"]
 # Lists, not shells: signals reach the process itself.
-CMD ["granian", "--interface", "asgi", "ojs_project.asgi:application"]
+CMD ["python", "manage.py", "runhttp"]

@@ -75,8 +75,9 @@ class Settings:
     MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.")
     BODY_TIMEOUT: timedelta = duration(
         30,
-        "How long a request body may take to arrive, in the stand-alone project; after that, 408, "
-        "and the connection is closed. 0: no limit, for a server behind a proxy that buffers.",
+        "How long a request's headers may take to arrive (`manage.py runhttp`), and then its body "
+        "(stand-alone project); after that, 408, and the connection is closed. 0: no limit, for a "
+        "server behind a proxy that buffers.",
     )
     MAX_UNFINISHED_BODIES: int = option(
         8,
@@ -116,6 +117,13 @@ class Settings:
     REALTIME_SUBSCRIPTIONS: int = option(100, "Channels that one WebSocket may subscribe to.")
 
     # Requests
+    SERVER_HOST: str = option("127.0.0.1", "Address on which `manage.py runhttp` listens.")
+    SERVER_PORT: int = option(8000, "Its port.")
+    SERVER_PROCESSES: int = option(1, "How many processes it has.")
+    SERVER_TLS_CERTIFICATE: str = option(
+        "", "PEM file with its certificate and chain; empty: no TLS, as behind a proxy."
+    )
+    SERVER_TLS_KEY: str = option("", "PEM file with the key, unless that is in the first one.")
     SERVER_THREADS: int = option(
         8,
         "Threads of one ASGI server process that answer requests of workers and producers, each "

@@ -97,6 +97,13 @@ class Unsupported(OJSError):
     code = "unsupported"
 
 
+class ExtensionNotSupported(Unsupported):
+    """The request needs an extension that this server does not have."""
+
+    code = "EXTENSION_NOT_SUPPORTED"
+    hint = "`GET /ojs/manifest` lists the extensions of this server."
+
+
 class NotInstalled(Unsupported):
     """The request needs an extra that is not installed on this server."""
 
@@ -208,10 +215,14 @@ class QueueFull(OJSError):
 
 
 class TooManyConnections(OJSError):
-    """The client has reached its limit of open connections for events (OJS realtime §5.2)."""
+    """The client has reached its limit of open connections for events (OJS realtime §5.2).
+
+    `details["limit"]` is the limit.
+    """
 
     code = "rate_limited"
     retryable = True
+    RETRY_AFTER = 5
 
 
 class TooManySubscriptions(TooManyConnections):

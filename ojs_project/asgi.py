@@ -1,4 +1,4 @@
-"""ASGI application, for example `granian --interface asgi ojs_project.asgi:application`."""
+"""ASGI application, which `manage.py runhttp` or any ASGI server serves."""
 
 import gc
 import os

@@ -62,8 +62,8 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
     """Return if the process of this container is well.
 
     Args:
-        environ: `GRANIAN_PORT` is the server's port (8000), and `DJANGO_ALLOWED_HOSTS` has a name
-            that it answers to.
+        environ: `OJS_SERVER_PORT` is the server's port (8000), and `DJANGO_ALLOWED_HOSTS` has a
+            name that it answers to.
 
     Raises:
         NoAnswer: it is not.
@@ -71,7 +71,7 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
     try:
         silence = time.time() - alive_file.stat().st_mtime
     except FileNotFoundError:
-        port = environ.get("GRANIAN_PORT", "8000")
+        port = environ.get("OJS_SERVER_PORT", "8000")
         health(f"http://127.0.0.1:{port}", _allowed_host(environ))
         return
     if silence > SILENCE:

@@ -17,8 +17,6 @@ from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CONNECTIONS = 20_000
-"""Most connections of the server. Those that idle workers keep open count as well."""
 WORKER_GRACE = 3
 """Seconds for running demonstration jobs to finish at the end; slower ones fail as `shutdown`."""
 LAST_WORDS = 5
@@ -79,13 +77,6 @@ def can_listen(protocol: WorkerProtocol) -> bool:
 
 
 def server(address: Address) -> list[str]:
-    """Return the command of the server: one process with an event loop.
-
-    No warnings, because the only ones are about requests of others.
-    """
-    return [
-        *(sys.executable, "-m", "granian", "--interface", "asgi"),
-        *("--host", address.ip, "--port", str(address.port), "--workers", "1"),
-        *("--backpressure", str(CONNECTIONS), "--log-level", "error"),
-        "ojs_project.asgi:application",
-    ]
+    """Return the command of the server: one process with an event loop."""
+    manage = [sys.executable, str(ROOT / "manage.py")]
+    return [*manage, "runhttp", "--host", address.ip, "--port", str(address.port)]

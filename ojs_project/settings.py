@@ -101,6 +101,7 @@ MIDDLEWARE = [
 ]
 
 ROOT_URLCONF = "ojs_project.urls"
+ASGI_APPLICATION = "ojs_project.asgi.application"
 WSGI_APPLICATION = "ojs_project.wsgi.application"
 
 TEMPLATES = [

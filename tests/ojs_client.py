@@ -68,7 +68,12 @@ class OJSClient(Client):
         return self.send("workers/nack", {"job_id": str(job_id), "error": failed})
 
 
-SPELLED_LARGE = {"BATCH_SIZE_EXCEEDED", "JOB_TYPE_NOT_ALLOWED", "QUEUE_FULL"}
+SPELLED_LARGE = {
+    "BATCH_SIZE_EXCEEDED",
+    "EXTENSION_NOT_SUPPORTED",
+    "JOB_TYPE_NOT_ALLOWED",
+    "QUEUE_FULL",
+}
 """Codes that no binding lists, spelled as in their extensions."""
 
 

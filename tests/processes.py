@@ -183,21 +183,27 @@ def server(
 
     Args:
         threads: number of threads that answer requests.
-        interface: `asgi`, or `wsgi` as on some sites; `uvicorn` is another ASGI server.
+        interface: `asgi` (`runhttp`), `wsgi` as on some sites, or another ASGI server, `granian` or
+            `uvicorn`.
         application: that of another site, as `module:name`.
     """
     port = free_port()
-    where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--log-level", "warning"]
-    server = str(Path(sys.executable).with_name("uvicorn" if interface == "uvicorn" else "granian"))
-    command = [server, *where]
+    application = (
+        application or f"ojs_project.{'wsgi' if interface == 'wsgi' else 'asgi'}:application"
+    )
+    if interface != "wsgi":
+        environment = environment | {"OJS_SERVER_THREADS": str(threads)}
+    if interface == "asgi":
+        command = [sys.executable, "-m", "django", "runhttp", application]
+    else:
+        name = "uvicorn" if interface == "uvicorn" else "granian"
+        command = [str(Path(sys.executable).with_name(name)), application]
+        command += ["--workers", "1", "--log-level", "warning"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     if interface == "wsgi":
         command += ["--interface", "wsgi", "--blocking-threads", str(threads), "--no-ws"]
-        command.append(application or "ojs_project.wsgi:application")
-    else:
-        environment = environment | {"OJS_SERVER_THREADS": str(threads)}
-        if interface == "asgi":
-            command += ["--interface", "asgi", "--backpressure", "20000"]
-        command.append(application or "ojs_project.asgi:application")
+    elif interface == "granian":
+        command += ["--interface", "asgi", "--backpressure", "20000", "--loop", "asyncio"]
     with running(command, folder / "server.log", environment) as started:
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)

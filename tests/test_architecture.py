@@ -179,6 +179,7 @@ OF_SITES = {
 """Sites with one database, or with tables of their own."""
 
 
+@pytest.mark.slow
 def test_no_test_forgets_in_which_database_the_jobs_are():
     """It would pass if they are in the default database, and fail behind a router."""
     forgetful = [

@@ -142,6 +142,14 @@ def test_no_member_of_a_request_has_a_default_that_a_tool_would_require():
         assert not any("default" in part for part in parts_of(media["schema"])), where
 
 
+@pytest.mark.parametrize("name", sorted(current()["components"]["schemas"]))
+def test_no_schema_has_the_name_of_one_of_its_members(name):
+    """A client in Python would have one variable for both."""
+    members = current()["components"]["schemas"][name].get("properties", {})
+
+    assert name.lower() not in {member.replace("_", "") for member in members}
+
+
 def sent(kind: type[OJSError]) -> Iterator[tuple[type[OJSError], int]]:
     """The errors that may be raised, and the status of each."""
     yield kind, status_of(kind.__new__(kind))

@@ -31,6 +31,7 @@ def test_the_configuration_reference_is_what_the_code_says():
     assert table[1] == reference(), "Run `manage.py ojsconfig --markdown` and paste it."
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_curl_session_works_when_pasted(database_url, tmp_path):
     environment = processes.environment(database_url, ALLOW_ANONYMOUS=1)
@@ -49,6 +50,7 @@ def test_the_curl_session_works_when_pasted(database_url, tmp_path):
     assert [event["data"]["worker_id"] for event in completed] == ["by-hand"]
 
 
+@pytest.mark.slow
 def test_the_worker_in_thirty_lines_works_and_obeys(database_url, tmp_path):
     worker = tmp_path / "worker.py"
     worker.write_text(block("python", "import json, os"))
@@ -78,6 +80,7 @@ def terminate_all_workers() -> None:
     assert Worker.objects.direct(WorkerState.TERMINATE) == 1
 
 
+@pytest.mark.slow
 @once_is_enough
 def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
     """Except for the installation, which is part of the test of the wheel."""

@@ -103,6 +103,9 @@ EVERYWHERE: dict[Code, list[Callable[[Stage], Any]]] = {
         lambda stage: stage.send(headers={"Content-Encoding": "br"})
     ],
     (422, "unsupported"): [lambda stage: stage.send(headers={"OJS-Version": "2.0"})],
+    (422, "EXTENSION_NOT_SUPPORTED"): [
+        lambda stage: stage.send(headers={"OJS-Requires-Extension": "urn:ojs:ext:nothing"})
+    ],
     (503, "backend_error"): [without_database],
 }
 """Ways to make any endpoint refuse."""

@@ -256,6 +256,7 @@ def test_a_typo_is_a_warning_that_says_what_was_meant(variable, hint):
     ]
 
 
+@pytest.mark.slow
 def test_no_variable_of_others_stops_a_command():
     environ = PRODUCTION | KUBERNETES | {"OJS_AGQ_PORT": "tcp://10.0.0.2:6380"}
     result = run("manage.py", "check", **environ, OJS_HEARTBEAT_TIMOUT="30")
@@ -281,6 +282,7 @@ def test_a_server_refuses_what_every_command_refuses(variables, problem):
     assert problem in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_server_warns_of_what_it_ignores():
     result = run("-c", "import ojs_project.wsgi", **PRODUCTION, OJS_HEARTBEAT_TIMOUT="30")
 

@@ -25,7 +25,7 @@ from tests.once import once_is_enough
 from workers.models import FleetOperation
 
 # Thousands of requests: minutes on a busy machine.
-pytestmark = [once_is_enough, pytest.mark.django_db]
+pytestmark = [once_is_enough, pytest.mark.slow, pytest.mark.django_db]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 

@@ -14,7 +14,7 @@ from ..conf import is_served, ojs_settings, protocols
 from ..http.base import OJSViewSet
 from ..http.body import COMPRESSIONS
 from ..http.endpoints import announced, at_this_port
-from ..http.loop import LOOP
+from ..http.extensions import extensions, is_live
 from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
 from ..spec.json_schema import is_installed
@@ -39,30 +39,6 @@ CAPABILITIES = {
     "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = [
-    "urn:ojs:ext:admin-api",
-    "urn:ojs:ext:backpressure",
-    "urn:ojs:ext:bulk-operations",
-    "urn:ojs:ext:experimental:job-versioning",
-    "urn:ojs:ext:progress",
-    "urn:ojs:ext:queue-config",
-    "urn:ojs:ext:rate-limiting",
-    "urn:ojs:ext:x:django-ojs:batch-ack",
-    "urn:ojs:ext:x:django-ojs:fetch-with-acks",
-    "urn:ojs:ext:x:django-ojs:fetch-wait",
-    "urn:ojs:ext:x:django-ojs:jobs-lost",
-    "urn:ojs:ext:x:django-ojs:autoscaling",
-]
-"""Documents whose conformance cases pass; then extensions: lists in ACK and FAIL, acks and
-failures in FETCH, `wait_ms`, `jobs_lost` in BEAT, and the metrics for autoscalers."""
-
-
-WEBHOOKS = "urn:ojs:ext:webhooks"
-"""Added where there is a record of events to send."""
-SCHEMAS = "urn:ojs:ext:schema-registry"
-"""Added where the extra `schemas` is installed."""
-REALTIME = "urn:ojs:ext:experimental:realtime"
-"""Added by servers that have an event loop."""
 
 
 def backend() -> str:
@@ -86,7 +62,7 @@ class ManifestViewSet(OJSViewSet):
             if protocol.http and protocol.http.in_manifest and is_served(protocol):
                 beside = f"{mount}/{protocol.http.path}"
                 elsewhere[protocol.name] = request.build_absolute_uri(beside)
-        is_live = LOOP in request.META and ojs_settings.RECORD_EVENTS
+        can_stream = is_live(request.META)
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -100,14 +76,13 @@ class ManifestViewSet(OJSViewSet):
                 "conformance_tier": "runtime",
                 "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
-                "capabilities": CAPABILITIES | {"realtime": is_live},
+                "capabilities": CAPABILITIES | {"realtime": can_stream},
                 "unique_job_strength": "strong",
-                "extensions": [
-                    *EXTENSIONS,
-                    *([SCHEMAS] if is_installed() else []),
-                    *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
-                    *([REALTIME] if is_live else []),
-                ],
+                "delivery_guarantees": {
+                    "jobs": "at-least-once",
+                    "events": "at-least-once" if ojs_settings.RECORD_EVENTS else "best-effort",
+                },
+                "extensions": extensions(request.META),
                 "payload_limits": {
                     "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
                     "max_meta_bytes": META_SIZE,
@@ -123,7 +98,7 @@ class ManifestViewSet(OJSViewSet):
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
                     "metrics": f"{base}/v1/metrics",
-                    **({"events": f"{base}/v1/events/stream"} if is_live else {}),
+                    **({"events": f"{base}/v1/events/stream"} if can_stream else {}),
                     **elsewhere,
                 },
             }

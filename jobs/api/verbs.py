@@ -16,7 +16,7 @@ from ..http.parameters import BLOCK_TIMEOUT
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
-from ..spec.batches import Memory, checked_once, new_jobs
+from ..spec.batches import Memory, checked_once, new_jobs, representatives
 from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
 from ..spec.validation import NewJob, new_job, read_args
@@ -84,7 +84,7 @@ def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
         return VerbResponse(known | {"deduplicated": True})
     response = VerbResponse(job_reply(envelope(job)), status=201)
     under_pressure(response, [job])
-    show_rate(response, job)
+    show_rate(response, [job])
     response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
     return response
 
@@ -110,6 +110,7 @@ def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
         status=201,
     )
     under_pressure(response, jobs)
+    show_rate(response, jobs)
     return response
 
 
@@ -123,12 +124,14 @@ def under_pressure(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
         response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
 
 
-def show_rate(response: VerbResponse, job: NewJob) -> None:
-    """Add headers with the state of the job's own rate limit (OJS rate limiting §10.4)."""
-    rate = (job.rate_limit or {}).get("rate")
-    if rate is None:
+def show_rate(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
+    """Add headers with the state of the rate limit that the jobs have, if it is one (OJS rate
+    limiting §10.4)."""
+    limited = [job for job in representatives(jobs) if (job.rate_limit or {}).get("rate")]
+    if len({job.rate_key for job in limited}) != 1:
         return
-    remaining, reset = engine.limits.remaining(job.rate_key, rate)
+    rate = (limited[-1].rate_limit or {})["rate"]
+    remaining, reset = engine.limits.remaining(limited[-1].rate_key, rate)
     response["X-RateLimit-Limit"] = str(rate["limit"])
     response["X-RateLimit-Remaining"] = str(remaining)
     response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)

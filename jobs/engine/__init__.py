@@ -33,6 +33,7 @@ from .cron import (
     set_cron_enabled,
     upsert_cron,
 )
+from .dead_letter import forward_dead
 from .dependencies import freed_by
 from .enqueue import enqueue, enqueue_after
 from .failure import fail, is_final
@@ -92,6 +93,7 @@ __all__ = [
     "find_checkpoint",
     "forget_queues",
     "forget_specs",
+    "forward_dead",
     "freed_by",
     "is_final",
     "is_too_large",

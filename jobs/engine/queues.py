@@ -12,7 +12,9 @@ from ..errors import Conflict, NotFound
 from ..models import Job, Queue, RateLimit
 from ..record.events import queue_event, record
 from ..spec import queue_config
+from ..spec.fields import refuse
 from ..spec.lifecycle import WAITING, State
+from ..spec.timestamps import format_timestamp
 from ..store import clock, wakeup
 from ..store.database import atomic
 from . import bulk, queue_policy
@@ -29,6 +31,7 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
 
     Raises:
         NotFound: there is no such queue, and `create` is false.
+        InvalidRequest: it is its own `dead_letter_queue`.
     """
     with atomic():
         if create:
@@ -38,6 +41,11 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
         if queue.concurrency is not None:
             known = known | {"concurrency": queue.concurrency}
         config = queue_config.merged(known, changes)
+        target = config.get("dead_letter_queue")
+        if target == name:
+            raise refuse("dead_letter_queue", "A queue cannot be its own dead letter queue.")
+        if target != known.get("dead_letter_queue"):
+            config[queue_config.DEAD_LETTER_SINCE] = format_timestamp(clock.now())
         concurrency = config.pop("concurrency", None)
         Queue.objects.filter(pk=name).update(
             config=config,

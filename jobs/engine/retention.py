@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from ..models import (
     WorkflowState,
 )
 from ..models.querysets import JobQuerySet
+from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..store.database import alias, atomic
@@ -54,11 +56,7 @@ def prune_jobs() -> int:
             ids = ids or _older(jobs.filter(queue=queue), period)
         if ids:
             return _delete(ids)
-    dead = Job.objects.dead().filter(workflow__isnull=True)
-    deleted = _delete(_older(dead, ojs_settings.DEAD_LETTER_RETENTION))
-    if deleted:
-        return deleted
-    return _delete(_over_the_limit())
+    return _prune_dead()
 
 
 def unattached(jobs: JobQuerySet) -> JobQuerySet:
@@ -86,23 +84,48 @@ def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
     return list(old.values_list("pk", flat=True)[:BATCH_SIZE])
 
 
-def _over_the_limit() -> list[UUID]:
-    """Return the oldest jobs of a dead letter above `DEAD_LETTER_MAX` (OJS dead letter §8.1)."""
+def _prune_dead() -> int:
+    """Delete one batch of the dead letter: first what is too old, then what is too much (OJS dead
+    letter §8.1). Queues may have limits of their own (§5.3)."""
     dead = Job.objects.dead().filter(workflow__isnull=True)
+    limited = Q(config__has_key="dead_letter_ttl") | Q(config__has_key="dead_letter_max_size")
+    ages: dict[str, timedelta] = {}
+    sizes: dict[str, int] = {}
+    for queue, config in Queue.objects.filter(limited).values_list("pk", "config"):
+        if (age := queue_config.dead_letter_age(config)) is not None:
+            ages[queue] = age
+        if (size := config.get("dead_letter_max_size")) is not None:
+            sizes[queue] = size
+    ids = _older(dead.exclude(queue__in=ages) if ages else dead, ojs_settings.DEAD_LETTER_RETENTION)
+    for queue, age in ages.items():
+        ids = ids or _older(dead.filter(queue=queue), age)
+    ids = ids or _beyond(
+        dead.exclude(queue__in=sizes) if sizes else dead, ojs_settings.DEAD_LETTER_MAX
+    )
+    for queue, size in sizes.items():
+        ids = ids or _beyond(dead.filter(queue=queue), size)
+    return _delete(ids, event="dead_letter.pruned")
+
+
+def _beyond(dead: QuerySet[Job], limit: int) -> list[UUID]:
+    """Return the oldest jobs above a limit."""
     newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
-    limit = ojs_settings.DEAD_LETTER_MAX
     return list(newest_first[limit : limit + BATCH_SIZE])
 
 
-def _delete(ids: list[UUID]) -> int:
+def _delete(ids: list[UUID], event: str = "") -> int:
+    """Delete jobs that are still finished; `event` is recorded for each of their queues."""
     if not ids:
         return 0
     with atomic():
         # A job that an operator retried in the meantime is no longer finished: it stays.
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
-        gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
-        erase(gone)
-    return len(gone)
+        rows = list(finished.select_for_update().order_by("pk").values_list("pk", "queue"))
+        erase([pk for pk, _ in rows])
+        if event:
+            pruned = Counter(queue for _, queue in rows)
+            record(queue_event(event, queue, pruned=count) for queue, count in pruned.items())
+    return len(rows)
 
 
 def erase(ids: list[UUID]) -> None:

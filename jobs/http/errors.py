@@ -40,6 +40,7 @@ from ..errors import (
     UpgradeRequired,
     WaitTimeout,
 )
+from ..store import clock
 from ..store.trouble import explain
 from .authentication import CHALLENGE, Caller
 from .request import Meta
@@ -126,6 +127,12 @@ def refusal(
         response["Retry-After"] = str(problem.RETRY_AFTER)
         response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
         response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, TooManyConnections):
+        # OJS HTTP §18.2: as for any limit that a client has reached.
+        response["Retry-After"] = str(problem.RETRY_AFTER)
+        response["X-RateLimit-Limit"] = str(problem.details["limit"])
+        response["X-RateLimit-Remaining"] = "0"
+        response["X-RateLimit-Reset"] = str(int(clock.now().timestamp()) + problem.RETRY_AFTER)
     elif isinstance(problem, DatabaseUnavailable):
         response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.versioning import BaseVersioning
 
 from ..errors import Unsupported
+from .extensions import check_extensions
 from .request import Meta
 
 SPEC_VERSION = "1.0"
@@ -25,10 +26,13 @@ class SpecVersioning(BaseVersioning):
 
 
 def check_version(meta: Meta) -> None:
-    """
+    """Check that this server speaks what the request asks for.
+
     Raises:
         Unsupported: the client requests a version that is not supported (OJS HTTP §3.2).
+        ExtensionNotSupported: the request needs an extension that this server does not have.
     """
     wanted = meta.get("HTTP_OJS_VERSION")
     if wanted and not OUR_VERSION.fullmatch(wanted.strip()):
         raise Unsupported(f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION])
+    check_extensions(meta)

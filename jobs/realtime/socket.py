@@ -247,7 +247,8 @@ class Session:
         connection = self._connection
         if len(connection.subscriptions) >= ojs_settings.REALTIME_SUBSCRIPTIONS:
             raise TooManySubscriptions(
-                f"A WebSocket may subscribe to {ojs_settings.REALTIME_SUBSCRIPTIONS} channels."
+                f"A WebSocket may subscribe to {ojs_settings.REALTIME_SUBSCRIPTIONS} channels.",
+                limit=ojs_settings.REALTIME_SUBSCRIPTIONS,
             )
         caller, start, ended = await self._loop.in_thread(self._look_up, channel, after)
         connection.renew(caller)

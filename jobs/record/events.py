@@ -57,6 +57,7 @@ SOURCES = {
     "priority": "ojs://server/api",
     "bulk": "ojs://server/api",
     "queue": "ojs://server/queues",
+    "dead_letter": "ojs://server/queues",
     "backpressure": "ojs://server/queues",
     "rate_limit": "ojs://server/rate-limits",
     "workflow": "ojs://server/workflows",

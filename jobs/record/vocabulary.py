@@ -47,6 +47,8 @@ TYPES = {
     "backpressure.dropped": "One of the jobs of `queue.overflow`. `job_id`, `job_type`.",
     "backpressure.warning": "A queue is nearly full. `depth`, `bound`.",
     "backpressure.cleared": "It no longer is. `depth`, `bound`.",
+    "dead_letter.pruned": "Jobs of a queue's dead letter were deleted: too old, or too many. "
+    "`pruned`.",
     # Rate limits
     "rate_limit.exceeded": "Jobs wait for a rate limit. `key`, `strategy`, `limit`, `current`.",
     "rate_limit.released": "A job that waited for one begins. `key`, `strategy`, `job_id`.",

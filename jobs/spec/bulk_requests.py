@@ -115,7 +115,7 @@ class MetaFilter(Member[dict[str, Any] | None]):
         return {"type": "object", "maxProperties": MOST_META, "additionalProperties": scalar}
 
 
-class BulkFilter(Members, closed=True, rules={"minProperties": 1}):
+class BulkFilter(Members, component="JobFilter", closed=True, rules={"minProperties": 1}):
     type = Text()
     queue = Text()
     state = States("One state, or several.")
@@ -127,7 +127,9 @@ class BulkFilter(Members, closed=True, rules={"minProperties": 1}):
     meta = MetaFilter()
 
 
-class BulkChange(Bulk, rules={"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]}):
+class BulkChange(
+    Bulk, rules={"allOf": [{"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]}]}
+):
     job_ids = Texts(longest=64, least=1, sentence="Name at least one job.", details=SIZE)
     filter = Object(of=BulkFilter)
     dry_run = Boolean("Count only.").default(False)

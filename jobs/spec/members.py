@@ -692,7 +692,9 @@ class Members:
         if closed:
             words["additionalProperties"] = False
         if either:
-            words["anyOf"] = [{"required": [name]} for name in either]
+            # Inside `allOf`: beside `properties`, tools that make clients read the alternatives as
+            # types without members.
+            words["allOf"] = [{"anyOf": [{"required": [name]} for name in either]}]
         cls._words = words | (rules or {})
 
     @classmethod

@@ -27,25 +27,22 @@ from .members import (
     Number,
     Object,
     Schema,
+    Text,
     Texts,
     words,
 )
 from .retry import InvalidRetryPolicy, Policy, RetryPolicy
+from .validation import QUEUE_LENGTH, QUEUE_PATTERN
 
 STRATEGIES = words("reject", "block", "drop_oldest")
 WARNING_THRESHOLD = 0.8
 MOST = 2**31 - 1
 TYPE_WILDCARD = re.compile(r"[a-zA-Z*][a-zA-Z0-9_.*-]*")
 MOST_TYPES = 1000
-NOT_SUPPORTED = frozenset(
-    {
-        "max_size_bytes",
-        "dead_letter_queue",
-        "dead_letter_max_size",
-        "dead_letter_ttl",
-        "producers",
-    }
-)
+NOT_SUPPORTED = frozenset({"max_size_bytes", "producers"})
+DEAD_LETTER_SINCE = "dead_letter_since"
+"""Member of a stored configuration: when its `dead_letter_queue` was set. Jobs that died before
+stay where they are. Clients do not see it."""
 
 
 class Setting(Member[dict[str, Any]]):
@@ -154,6 +151,55 @@ class Retention(Setting):
         return {self.key: kept}
 
 
+class QueueName(Setting):
+    rule = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+
+
+class Length(Setting):
+    rule = Duration(least=timedelta(seconds=1))
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        return {self.key: format_duration(self.rule.check(value, place))}
+
+
+class Many(Setting):
+    rule = Integer(most=MOST)
+
+
+class DeadRetentionMembers(Members, closed=True):
+    max_age = Duration(nullable=True, least=timedelta(seconds=1))
+    max_count = Integer(most=MOST, nullable=True)
+
+
+class DeadLetterMembers(Members, closed=True):
+    retention = Object(of=DeadRetentionMembers)
+
+
+class DeadLetter(Setting):
+    """`dead_letter_ttl` and `dead_letter_max_size`, as OJS dead letter §5.3 spells them."""
+
+    rule = Object(of=DeadLetterMembers)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        whole = self.rule.check(value, place)
+        for key in whole:
+            if key != "retention":
+                raise refuse(f"{place}.{key}", f"There is no member '{key}' in '{place}'.")
+        path = f"{place}.retention"
+        limits = DeadLetterMembers.retention.under(whole, place) or {}
+        config: dict[str, Any] = {}
+        for key in limits:
+            if key not in DeadRetentionMembers.names:
+                raise refuse(f"{path}.{key}", f"There is no member '{key}' in '{path}'.")
+            if key == "max_age":
+                age = DeadRetentionMembers.max_age.under(limits, path)
+                config["dead_letter_ttl"] = age and format_duration(age)
+            else:
+                count = DeadRetentionMembers.max_count.under(limits, path)
+                config["dead_letter_max_size"] = count
+        return config
+
+
 class Retry(Setting):
     rule = Object(of=Policy)
 
@@ -188,6 +234,10 @@ class QueueConfig(Members, component="QueueConfig", closed=True, about="`null` r
     concurrency = Concurrency("The number of jobs that may be active at once.")
     rate_limit = RateLimit()
     retention = Retention()
+    dead_letter_queue = QueueName("Where the jobs of this queue that died are enqueued again.")
+    dead_letter_ttl = Length("How long this queue's dead letter keeps a job.")
+    dead_letter_max_size = Many("How many jobs this queue's dead letter keeps.")
+    dead_letter = DeadLetter()
     visibility_timeout = WholeSeconds("Seconds.")
     default_timeout = WholeSeconds("Seconds.")
     default_retry = Retry()
@@ -216,6 +266,9 @@ def parse(document: Document) -> dict[str, Any]:
     if "backpressure" in document and document["backpressure"] is None:
         config.pop("backpressure", None)
         config |= dict.fromkeys(("max_depth", "strategy", "warning_threshold"))
+    if "dead_letter" in document and document["dead_letter"] is None:
+        config.pop("dead_letter", None)
+        config |= dict.fromkeys(("dead_letter_ttl", "dead_letter_max_size"))
     return config
 
 
@@ -245,7 +298,8 @@ def allows(config: dict[str, Any], job_type: str) -> bool:
 
 def public(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration as returned to clients, with both spellings of the bound."""
-    document = {name: value for name, value in config.items() if name not in BOUND}
+    hidden = (*BOUND, DEAD_LETTER_SINCE)
+    document = {name: value for name, value in config.items() if name not in hidden}
     if config.get("max_depth"):
         strategy = config.get("strategy", "reject")
         document["max_size"] = config["max_depth"]
@@ -264,4 +318,10 @@ BOUND = ("max_depth", "strategy", "warning_threshold")
 def retention(config: dict[str, Any], state: str) -> timedelta | None:
     """How long this queue keeps jobs that ended in `state`; None for the server's default."""
     text = config.get("retention", {}).get(state)
+    return None if text is None else parse_duration(text)
+
+
+def dead_letter_age(config: dict[str, Any]) -> timedelta | None:
+    """How long this queue's dead letter keeps a job; None for the server's default."""
+    text = config.get("dead_letter_ttl")
     return None if text is None else parse_duration(text)

@@ -16,7 +16,7 @@ from . import tables
 from .places import FLEET, FLOOR, group_of, of_clients, of_interface
 from .plan import Plan, rounds, say
 from .results import Results, percentile
-from .servers import ROOT, Server, environment, free_port, granian, serve
+from .servers import ROOT, Server, command, environment, free_port, serve
 
 WARM_UP = 0.4
 START = 0.25
@@ -136,13 +136,13 @@ def _server(
     port = free_port()
     # The floor is a view that does nothing, called as Django's own handler calls it.
     interface = interface or ("asgi" if settings == "ojs_project.settings" else "wsgi")
-    command = granian(port, processes, plan.threads, interface=interface)
     surroundings = environment(
         plan.database_url,
         DJANGO_SETTINGS_MODULE=settings,
         OJS_SERVER_THREADS=str(plan.threads),
     )
-    return serve(command, port, processes, surroundings)
+    started = command(port, processes, plan.threads, interface=interface)
+    return serve(started, port, processes, surroundings)
 
 
 def _measure(

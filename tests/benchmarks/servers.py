@@ -32,18 +32,15 @@ def environment(database_url: str, **more: str) -> dict[str, str]:
     }
 
 
-def granian(
-    port: int, processes: int, threads: int = 1, *options: str, interface: str = "asgi"
-) -> list[str]:
+def command(port: int, processes: int, threads: int = 1, *, interface: str = "asgi") -> list[str]:
     """Return the command of a server; under ASGI, `OJS_SERVER_THREADS` is the number of threads."""
-    program = str(Path(sys.executable).with_name("granian"))
-    command = [program, "--interface", interface, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", str(processes), "--log-level", "warning", *options]
-    if interface == "wsgi":
-        command += ["--blocking-threads", str(threads), "--no-ws"]
-    else:
-        command += ["--backpressure", "20000"]
-    return [*command, f"ojs_project.{interface}:application"]
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    if interface == "asgi":
+        run = [sys.executable, "-m", "django", "runhttp", "ojs_project.asgi:application"]
+        return [*run, *where, "--processes", str(processes)]
+    run = [str(Path(sys.executable).with_name("granian")), "--interface", "wsgi", *where]
+    run += ["--workers", str(processes), "--log-level", "warning", "--no-ws"]
+    return [*run, "--blocking-threads", str(threads), "ojs_project.wsgi:application"]
 
 
 class Server:

@@ -36,7 +36,7 @@ from .places import (
 )
 from .plan import say, stop_when_asked
 from .results import Results, percentile
-from .servers import PATIENCE, Server, environment, free_port, granian, serve
+from .servers import PATIENCE, Server, command, environment, free_port, serve
 
 HOST = "127.0.0.1"
 WAIT_MS = 30_000
@@ -454,7 +454,7 @@ def run(sizes: Sizes, results: Results, key: str, environ: dict[str, str]) -> No
 
     async def measure(work: Any, queue: str, options: dict[str, str]) -> None:
         port = free_port()
-        with serve(granian(port, 1), port, 1, environ) as server:
+        with serve(command(port, 1), port, 1, environ) as server:
             async with asyncio.TaskGroup() as group:
                 clients = Clients(server, key, queue, group)
                 await clients.warm_up()

@@ -202,6 +202,19 @@ def test_two_requests_have_two_ids(api):
     assert api.see("queues").headers["X-Request-Id"] != api.see("queues").headers["X-Request-Id"]
 
 
+@pytest.mark.parametrize("path", ["/ojs/v1/queues", "/ojs/v1/jobs"])
+def test_a_request_may_name_the_extensions_that_it_needs(api, path):
+    """OJS extension lifecycle §8.3."""
+    there, missing = "urn:ojs:ext:rate-limiting", "urn:ojs:ext:x:acme:gpu"
+
+    for needed, status in ((there, 200), (f"{there}, {missing}", 422)):
+        reply = api.get(path, headers={"OJS-Requires-Extension": needed})
+        assert reply.status_code == status
+
+    assert refusal(reply)["code"] == "EXTENSION_NOT_SUPPORTED"
+    assert refusal(reply)["details"]["extension"] == missing
+
+
 @pytest.mark.parametrize(
     "version", ["1.0", "1", "1.0.0", "1.0.3", "1.0.0-rc.1", "1.0.0-rc.27", "1.1", ""]
 )

@@ -415,9 +415,20 @@ def test_the_manifest_declares_the_extensions(api):
 
     ours = [name for name in manifest["extensions"] if name.startswith("urn:ojs:ext:x:")]
     names = ["batch-ack", "fetch-with-acks", "fetch-wait", "jobs-lost", "autoscaling"]
+    names += ["graceful-shutdown", "timeouts"]
     assert ours == [f"urn:ojs:ext:x:django-ojs:{name}" for name in names]
     assert all(name.startswith("urn:ojs:ext:") for name in manifest["extensions"])
     assert manifest["conformance_tier"] == "runtime"
+
+
+@pytest.mark.parametrize(("recorded", "events"), [(True, "at-least-once"), (False, "best-effort")])
+def test_the_manifest_declares_what_is_delivered_how_often(api, settings, recorded, events):
+    """OJS events §9.1; delivery guarantees DG-015."""
+    settings.OJS |= {"RECORD_EVENTS": recorded}
+
+    declared = api.get("/ojs/manifest").json()["delivery_guarantees"]
+
+    assert declared == {"jobs": "at-least-once", "events": events}
 
 
 # Settling without a worker id (§5.6; docs/architecture.md)

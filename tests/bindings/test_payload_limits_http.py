@@ -82,3 +82,13 @@ def test_a_reference_to_a_payload_elsewhere_comes_out_as_it_went_in(api):
     (job,) = api.fetch()
 
     assert job["args"] == [reference]
+
+
+@pytest.mark.parametrize(("member", "longest"), [("queue", 128), ("type", 255)])
+def test_names_have_a_longest_length(api, member, longest):
+    assert api.push(**{member: "a" * longest}).status_code == 201
+
+    reply = api.push(**{member: "a" * (longest + 1)})
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == member

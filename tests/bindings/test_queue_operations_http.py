@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import orjson
@@ -146,7 +147,11 @@ def test_a_queue_takes_only_the_types_it_is_for(api):
         ({"default_retry": {"max_attempts": -1}}, 400),
         ({"rate_limit": {"limit": 1}}, 400),
         ({"max_size_bytes": 5}, 422),
-        ({"dead_letter_queue": "x"}, 422),
+        ({"producers": ["billing"]}, 422),
+        ({"dead_letter_queue": "No such name"}, 400),
+        ({"dead_letter_queue": "mail"}, 400),
+        ({"dead_letter_ttl": "PT0S"}, 400),
+        ({"dead_letter": {"retention": {"max_size": 1}}}, 400),
     ],
 )
 def test_a_configuration_that_cannot_be_kept_is_refused_and_nothing_changes(api, config, status):
@@ -179,6 +184,47 @@ def test_finished_jobs_go_by_the_retention_of_their_queue(api):
 
     left = sorted(Job.objects.values_list("queue", flat=True))
     assert left == ["long", "long", "plain"]
+
+
+def test_jobs_that_die_are_enqueued_once_more_in_the_dead_letter_queue_of_their_queue(api):
+    JobFactory(dead=True, queue="mail", finished_at=ago(60))
+    put(api, "queues/mail/config", {"dead_letter_queue": "mail-dead"})
+    put(api, "queues/mail-dead/config", {"dead_letter_queue": "mail"})
+    job_id = api.pushed(queue="mail", meta={"order": 7}, retry={"max_attempts": 1})
+    api.fetch("mail")
+    api.nack(job_id, message="451 try later")
+
+    assert engine.forward_dead() == 1
+
+    (job,) = api.fetch("mail-dead")
+    assert (job["id"], job["attempt"], job["meta"]["order"]) == (job_id, 1, 7)
+    assert job["meta"]["ojs.dead_letter.queue"] == "mail"
+    assert [error["message"] for error in api.job(job_id)["errors"]] == ["451 try later"]
+    api.nack(job_id)
+    assert engine.forward_dead() == 0, "it goes there once, and what died before stays"
+    assert sorted(Job.objects.dead().values_list("queue", flat=True)) == ["mail", "mail-dead"]
+    config = api.see("queues/mail/config").json()["config"]
+    assert config == {"dead_letter_queue": "mail-dead"}
+
+
+def test_a_queue_keeps_a_dead_letter_of_its_own_age_and_size(api, settings):
+    settings.OJS |= {"DEAD_LETTER_MAX": 1}
+    of_long = {"dead_letter": {"retention": {"max_age": "P400D", "max_count": 3}}}
+    put(api, "queues/long/config", of_long)
+    put(api, "queues/short/config", {"dead_letter_ttl": "P2D", "dead_letter_max_size": 2})
+    for queue in ("long", "short", "plain"):
+        for days in (0, 0, 1, 3, 300):
+            JobFactory(dead=True, queue=queue, finished_at=ago(days * 86_400 + 60))
+
+    while engine.prune_jobs():
+        pass
+
+    left = Counter(Job.objects.values_list("queue", flat=True))
+    assert left == {"long": 3, "short": 2, "plain": 1}
+    pruned: Counter[str] = Counter()
+    for event in Event.objects.filter(type="dead_letter.pruned"):
+        pruned[event.queue] += event.data["pruned"]
+    assert pruned == {"long": 2, "short": 3, "plain": 4}
 
 
 def test_a_purge_must_be_confirmed_and_spares_active_jobs(api):

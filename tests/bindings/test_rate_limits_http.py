@@ -11,6 +11,8 @@ from django.db.models import F
 from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
+from jobs.errors import TooManyConnections
+from jobs.http.base import refused
 from jobs.models import Event, Job, RateLimit
 from tests.factories import ago, ahead
 from tests.ojs_client import V1, refusal
@@ -170,6 +172,27 @@ def test_the_answer_to_an_enqueue_says_what_the_window_allows(api):
 
     assert reply.headers["X-RateLimit-Limit"] == "2"
     assert reply.headers["X-RateLimit-Remaining"] == "2"
+
+
+@pytest.mark.parametrize(("keys", "limit"), [(("k", "k"), "2"), (("k", "other"), None)])
+def test_the_answer_to_a_batch_says_it_of_the_one_limit_that_its_jobs_have(api, keys, limit):
+    limits = [{"key": key, "rate": HOUR} for key in keys]
+    jobs = [{"type": "a", "args": [], "rate_limit": each} for each in limits]
+
+    reply = api.send("jobs/batch", {"jobs": jobs})
+
+    assert reply.status_code == 201
+    assert reply.headers.get("X-RateLimit-Limit") == limit
+
+
+def test_the_refusal_of_a_connection_says_what_the_limit_is(db):
+    """OJS HTTP §18.2."""
+    reply = refused({}, TooManyConnections("100 connections are open.", limit=100))
+
+    assert reply.status_code == 429
+    assert (reply["X-RateLimit-Limit"], reply["X-RateLimit-Remaining"]) == ("100", "0")
+    assert int(reply["X-RateLimit-Reset"]) > 1_700_000_000
+    assert reply["Retry-After"] == "5"
 
 
 @pytest.mark.parametrize(

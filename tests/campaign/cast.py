@@ -208,7 +208,7 @@ class Cast:
     def add_server(self, name: str, **variables: str) -> Member:
         # The previous release has no ASGI application.
         interface = "asgi" if self.tree == ROOT else "wsgi"
-        command = [*self.here, *servers.granian(self.ports[name], 1, 16, interface=interface)]
+        command = [*self.here, *servers.command(self.ports[name], 1, 16, interface=interface)]
         log = self.logs
 
         def start(incarnation: int) -> Any:

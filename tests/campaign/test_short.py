@@ -49,7 +49,7 @@ def test_nothing_outlives_a_campaign_whose_caller_is_killed():
 
     def has_a_server() -> bool:
         started.update(psutil.Process(caller.pid).children(recursive=True))
-        return any("granian" in name_of(process) for process in started)
+        return any("runhttp" in name_of(process) for process in started)
 
     try:
         eventually(has_a_server)

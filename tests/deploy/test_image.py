@@ -43,9 +43,8 @@ def environment(folder: Path, database_url: str) -> dict[str, str]:
         "DJANGO_SECRET_KEY_FILE": str(key),
         "DJANGO_ALLOWED_HOSTS": "jobs.example.com",
         "DJANGO_DATA_DIR": str(folder.parent / "data"),
-        "GRANIAN_HOST": "127.0.0.1",
-        "GRANIAN_PORT": str(processes.free_port()),
-        "GRANIAN_WORKERS": "1",
+        "OJS_SERVER_HOST": "127.0.0.1",
+        "OJS_SERVER_PORT": str(processes.free_port()),
     }
 
 
@@ -98,7 +97,7 @@ def test_a_process_that_does_not_touch_its_file_is_not_healthy(tmp_path):
 
 def test_a_server_that_is_not_there_is_not_healthy(tmp_path):
     with pytest.raises(NoAnswer):
-        check({"GRANIAN_PORT": str(processes.free_port())}, tmp_path / "alive")
+        check({"OJS_SERVER_PORT": str(processes.free_port())}, tmp_path / "alive")
 
 
 def test_a_secret_may_be_the_content_of_a_file(tmp_path):

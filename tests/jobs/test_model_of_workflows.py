@@ -14,7 +14,7 @@ from jobs.engine import Completion, Failure
 from jobs.models import Job, Workflow
 from jobs.spec.workflow_plans import plan_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 KINDS = ("chain", "group", "batch")
 CALLBACKS = ("on_complete", "on_success", "on_failure")

@@ -194,6 +194,8 @@ HEADERS: dict[str, dict[str, str]] = {
     "another version": {"HTTP_OJS_VERSION": "2.0"},
     "our version": {"HTTP_OJS_VERSION": "1.0"},
     "no version": {"HTTP_OJS_VERSION": "x"},
+    "an extension": {"HTTP_OJS_REQUIRES_EXTENSION": "urn:ojs:ext:results, urn:ojs:ext:progress"},
+    "no extension": {"HTTP_OJS_REQUIRES_EXTENSION": "urn:ojs:ext:results,urn:ojs:ext:nothing"},
     "plain JSON": {"HTTP_ACCEPT": "application/json"},
     "both": {"HTTP_ACCEPT": "application/json, application/openjobspec+json"},
     "pages": {"HTTP_ACCEPT": "text/html"},

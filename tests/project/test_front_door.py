@@ -181,7 +181,7 @@ def test_a_stream_of_progress_tells_what_happens_and_ends_with_the_job(server, l
         stream.read_until(b"\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("server", ["asgi", "uvicorn"], indirect=True)
+@pytest.mark.parametrize("server", ["asgi", "granian"], indirect=True)
 def test_a_server_that_is_asked_to_end_answers_what_waits(server, line):
     job = JobFactory(active=True, reserved_by="w")
     fetches = [line() for _ in range(20)]
@@ -203,7 +203,7 @@ def test_a_server_that_is_asked_to_end_answers_what_waits(server, line):
     assert not Job.objects.filter(state=State.ACTIVE).exclude(pk=job.pk).exists()
 
 
-@pytest.mark.parametrize("server", ["asgi", "uvicorn"], indirect=True)
+@pytest.mark.parametrize("server", ["asgi", "granian"], indirect=True)
 def test_the_admin_and_its_files_are_served_as_before(server, line):
     page = line()
     page.ask("GET", "/admin/login/?next=/admin/")

@@ -150,7 +150,7 @@ def test_what_is_refused_is_an_ojs_error_and_no_stream(database_url, tmp_path, s
     assert manifest["endpoints"]["events"] == "/ojs/v1/events/stream"
 
 
-@pytest.mark.parametrize("interface", ["asgi", "uvicorn"])
+@pytest.mark.parametrize("interface", ["asgi", "granian"])
 def test_fifty_subscribers_hear_everything_and_the_end(database_url, tmp_path, secret, interface):
     environment = processes.environment(database_url)
     headers = {"Authorization": f"Bearer {secret}"}

@@ -255,6 +255,20 @@ def test_the_fleet_is_counted_as_it_is(api):
     assert 100 <= (scrape("ojs_queue_oldest_seconds", queue="email") or 0) < 200
 
 
+def test_the_pressure_of_a_bounded_queue_is_a_gauge(api):
+    """OJS backpressure §10.2."""
+    QueueFactory(name="email", max_depth=4)
+    QueueFactory(name="free")
+    for state in ({}, {"retryable": True}, {"active": True}):
+        JobFactory(queue="email", **state)
+        JobFactory(queue="free", **state)
+
+    scrape = Scrape(api)
+
+    assert scrape("ojs_backpressure_pressure", queue="email") == 0.5
+    assert scrape("ojs_backpressure_pressure", queue="free") is None
+
+
 # The endpoint
 
 

@@ -124,6 +124,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "expired-reservations",
         "timeouts",
         "total-timeouts",
+        "dead-letter-queues",
         "schedules",
         "due-jobs",
         "expired-jobs",

@@ -16,7 +16,8 @@ class HeldSignals:
     granian drops its WebSockets as soon as the loop learns of SIGTERM. asyncio learns of signals by
     bytes that CPython writes to a descriptor (`signal.set_wakeup_fd()`). These go through a pair of
     sockets first, and are passed on when `goodbye()` has ended, or at a second signal. Servers that
-    do not use the loop's signal handlers, uvicorn for one, are not affected.
+    do not use the loop's signal handlers, uvicorn for one, are not affected. Nor is uvloop, which
+    reads the descriptor itself.
 
     Must be made in the main thread.
     """

@@ -79,9 +79,10 @@ class ServerLoop:
         task.result()
 
     def watch_for_the_end(self) -> None:
-        """Watch for the signals that stop a server; its own handlers are called as well.
+        """Watch for the signals that stop a server.
 
-        If they would cut the WebSockets, they are called after these have ended.
+        Its own handlers may cut the WebSockets, so they are called when these have ended, or at a
+        second signal.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -96,10 +97,18 @@ class ServerLoop:
 
     def _end(self, before: Any, number: int, frame: Any) -> None:
         readiness.end()
+        ended = self.ending.is_set()
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.ending.set)
+            if self._sockets and not ended and callable(before):
+                self._loop.call_soon_threadsafe(self.keep, self._end_later(before, number))
+                return
         if callable(before):
             before(number, frame)
+
+    async def _end_later(self, before: Callable[[int, Any], Any], number: int) -> None:
+        await self._goodbye()
+        before(number, None)
 
     async def close(self) -> None:
         """Wait briefly for running work, and stop the threads."""

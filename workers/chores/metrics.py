@@ -76,6 +76,12 @@ FAMILIES = {
     "ojs_queue_oldest_seconds": Family(
         "gauge", "Wait of the job that waits longest.", ("queue",), "Of those that are available."
     ),
+    "ojs_backpressure_pressure": Family(
+        "gauge",
+        "Depth of a bounded queue divided by its bound.",
+        ("queue",),
+        "Of queues with `max_size`, without their pending jobs.",
+    ),
     "ojs_workers_busy": Family("gauge", "Jobs being executed.", ("queue",)),
     "ojs_queue_wanted_workers": Family(
         "gauge",
@@ -198,10 +204,13 @@ def _webhooks() -> Iterator[Any]:
 
 
 def _gauges() -> Iterator[Any]:
-    names = list(Queue.objects.order_by("name").values_list("pk", flat=True)[:MOST_QUEUES])
+    rows = Queue.objects.order_by("name").values_list("pk", "max_depth")[:MOST_QUEUES]
+    bounds = dict(rows)
+    names = list(bounds)
     found = dashboard.depths(names)
     depth = _family("ojs_queue_depth")
     oldest = _family("ojs_queue_oldest_seconds")
+    pressure = _family("ojs_backpressure_pressure")
     busy = _family("ojs_workers_busy")
     wanted = _family("ojs_queue_wanted_workers")
     now = clock.now()
@@ -210,10 +219,13 @@ def _gauges() -> Iterator[Any]:
             depth.add_metric([name, state], found[name].of(state))
         since = found[name].waiting_since
         oldest.add_metric([name], max(0.0, (now - since).total_seconds()) if since else 0)
+        if bound := bounds[name]:
+            waiting = sum(found[name].of(state) for state in STATES if state != State.ACTIVE)
+            pressure.add_metric([name], min(1.0, waiting / bound))
         busy.add_metric([name], found[name].of(State.ACTIVE))
     for demand in autoscaling.demands(names, found):
         wanted.add_metric([demand.queue], demand.wanted_workers)
-    yield from (depth, oldest, busy, wanted)
+    yield from (depth, oldest, pressure, busy, wanted)
     running = Worker.objects.live().filter(state=WorkerState.RUNNING).count()
     yield _family("ojs_workers_active", value=running)
     seen = reaper.last_seen()

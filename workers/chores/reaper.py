@@ -163,6 +163,7 @@ CHORES = (
     Chore("expired-reservations", expire_reservations, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("total-timeouts", engine.discard_overdrawn, "jobs did not end in time"),
+    Chore("dead-letter-queues", engine.forward_dead, "dead jobs enqueued in another queue"),
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.spec.bulk_requests import BulkFilter
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
 from jobs.spec.operator_requests import LimitsOverride, RateOverride
@@ -11,6 +12,7 @@ from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
 from jobs.spec.workflow_plans import StepRequest, WorkflowRequest
+from workers.bindings.ojs.requests import Ack, ErrorMembers, Nack
 
 from .schema import (
     COUNT,
@@ -233,15 +235,15 @@ SETTLED = obj("id state attempt", id=UUID, state=ref("JobState"), attempt=COUNT)
 TWICE = "The members of `job` stand at the top level, too."
 
 COMPONENTS: dict[str, Schema] = {
-    "Acknowledged": obj(
+    "AckReply": obj(
         "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
     ),
-    "Checkpoint": obj(
+    "CheckpointReply": obj(
         "job_id sequence created_at checkpoint", **CHECKPOINT, checkpoint=obj(**CHECKPOINT)
     ),
     "CronJob": CRON,
     "CronRun": CRON_RUN,
-    "Error": ERROR,
+    "ErrorReply": ERROR,
     "Event": EVENT,
     "Failed": obj("acknowledged job_id id state attempt max_attempts job", **NACKED, job=SETTLED),
     "Job": JOB,
@@ -263,11 +265,15 @@ COMPONENTS: dict[str, Schema] = {
 } | {
     form.component: form.json_schema()
     for form in (
+        Ack,
+        BulkFilter,
         CronRequest,
         Envelope,
+        ErrorMembers,
         JobLimits,
         Limits,
         LimitsOverride,
+        Nack,
         NestedOptions,
         Policy,
         QueueConfig,

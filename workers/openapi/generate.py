@@ -41,7 +41,8 @@ METHODS = ("get", "put", "post", "delete", "patch")
 DESCRIPTION = (
     "An Open Job Spec job server. Bodies are JSON objects, sent as `application/json` or "
     f"`{MEDIA_TYPE}`. A member that is `null` counts as "
-    "absent. Every answer carries `OJS-Version` and `X-Request-Id`."
+    "absent. Every answer carries `OJS-Version` and `X-Request-Id`. A request may name the "
+    "extensions that it needs in `OJS-Requires-Extension`."
 )
 HEADERS = {
     "OJS-Version": {"$ref": "#/components/headers/OJS-Version"},
@@ -98,9 +99,13 @@ class Endpoint(NamedTuple):
 
     @property
     def operation_id(self) -> str:
-        words = self.path.removeprefix("/ojs/").removeprefix("v1/").strip("/").replace("/", "_")
-        words = words.replace("{", "").replace("}", "").replace("-", "_")
-        return f"{self.method.lower()}_{words}"
+        return operation_id(self.method, self.path)
+
+
+def operation_id(method: str, path: str) -> str:
+    words = path.removeprefix("/ojs/").removeprefix("v1/").strip("/").replace("/", "_")
+    words = words.replace("{", "").replace("}", "").replace("-", "_")
+    return f"{method.lower()}_{words}"
 
 
 def document() -> dict[str, Any]:
@@ -229,12 +234,25 @@ class Generation:
         document["parameters"] = _path_parameters(endpoint.path) + _parameters(
             endpoint.query, operation
         )
+        # An endpoint with two addresses takes and returns the same: clients have one class for it.
+        name = _camel(operation_id(*(alias or key)))
         if operation.body is not None:
-            name = _camel(endpoint.operation_id) + "Body"
-            document["requestBody"] = self._body(operation, name)
+            document["requestBody"] = self._body(operation, f"{name}Body")
         document["security"] = [{}] if is_open else [{"key": []}, {}]
-        document["responses"] = self._responses(operation, is_open=is_open)
+        document["responses"] = self._responses(operation, f"{name}Reply", is_open=is_open)
         return document
+
+    def _named(self, schema: Schema, name: str) -> Schema:
+        """The schema with each object in it as a component, of this name if it is not taken."""
+        if "anyOf" in schema:
+            return schema | {"anyOf": [self._named(part, name) for part in schema["anyOf"]]}
+        if not {"properties", "allOf"} & schema.keys():
+            return schema
+        number = 1
+        while self.schemas.setdefault(name, schema) != schema:
+            number += 1
+            name = f"{name.rstrip('0123456789')}{number}"
+        return ref(name)
 
     def _body(self, operation: Operation, name: str) -> dict[str, Any]:
         body = operation.body or {}
@@ -246,7 +264,7 @@ class Generation:
             media["example"] = operation.example
         return {"required": not operation.optional, "content": {SENT_AS: media}}
 
-    def _responses(self, operation: Operation, *, is_open: bool) -> dict[str, Any]:
+    def _responses(self, operation: Operation, name: str, *, is_open: bool) -> dict[str, Any]:
         by_status: dict[int, list[Refusal]] = defaultdict(list)
         for refusal in refusals_of(operation, is_open=is_open):
             by_status[answered(refusal, operation.media_type)[0]].append(refusal)
@@ -255,7 +273,8 @@ class Generation:
             for status, together in by_status.items()
         }
         for status, reply in operation.replies.items():
-            found[status] = _success(reply, operation.media_type)
+            schema = reply.schema and self._named(reply.schema, name)
+            found[status] = _success(reply, schema, operation.media_type)
         return {str(status): found[status] for status in sorted(found)}
 
     def _refusal(self, status: int, together: list[Refusal], media_type: str) -> dict[str, Any]:
@@ -273,8 +292,10 @@ class Generation:
 
 
 def _refused(examples: dict[str, Any], media_type: str) -> dict[str, Any]:
-    codes = {"type": "object", "properties": {"code": {"type": "string", "enum": [*examples]}}}
-    schema = {"allOf": [ref("Error"), {"type": "object", "properties": {"error": codes}}]}
+    # The codes stand beside the reference: who validates sees them, and who makes a client of
+    # this has one class for every refusal.
+    codes = {"properties": {"code": {"enum": [*examples]}}}
+    schema = {**ref("ErrorReply"), "properties": {"error": codes}}
     return {
         "description": "Refused.",
         "headers": _headers(media_type),
@@ -321,13 +342,13 @@ def _headers(media_type: str) -> dict[str, Any]:
     }
 
 
-def _success(reply: Reply, media_type: str) -> dict[str, Any]:
+def _success(reply: Reply, schema: Schema | None, media_type: str) -> dict[str, Any]:
     headers = _headers(media_type)
     for name in reply.headers:
         headers[name] = {"schema": {"type": "string"}}
     response: dict[str, Any] = {"description": reply.description, "headers": headers}
-    if reply.schema is not None:
-        media: dict[str, Any] = {"schema": reply.schema}
+    if schema is not None:
+        media: dict[str, Any] = {"schema": schema}
         if reply.example is not None:
             media["example"] = reply.example
         response["content"] = dict.fromkeys(reply.media_types or [media_type], media)

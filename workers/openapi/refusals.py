@@ -12,6 +12,7 @@ from jobs.errors import (
     Conflict,
     DatabaseUnavailable,
     DuplicateJob,
+    ExtensionNotSupported,
     InMaintenance,
     InvalidArguments,
     InvalidPayload,
@@ -61,7 +62,10 @@ def refuses(kind: type[OJSError], description: str) -> Refusals:
 
 
 ALWAYS = refuses(InvalidRequest, "The request is invalid; `details.field` names the member.")
-OF_ITS_VERSION = refuses(Unsupported, "The spec version of `OJS-Version` is not supported.")
+OF_ITS_VERSION = (
+    *refuses(Unsupported, "The spec version of `OJS-Version` is not supported."),
+    *refuses(ExtensionNotSupported, "This server lacks what `OJS-Requires-Extension` names."),
+)
 OF_ITS_KEY = (
     *refuses(NotAuthenticated, "No API key, or one that is unknown or revoked."),
     *refuses(KeyExpired, "The API key has expired."),
@@ -108,6 +112,10 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
     Conflict: Conflict("Cannot cancel job in terminal state 'completed'.", job_id=JOB_ID),
     DatabaseUnavailable: DatabaseUnavailable("The database is unreachable."),
     DuplicateJob: DuplicateJob(f"Job '{JOB_ID}' exists already.", job_id=JOB_ID),
+    ExtensionNotSupported: ExtensionNotSupported(
+        "Extension 'urn:ojs:ext:multi-tenancy' is not supported by this server.",
+        extension="urn:ojs:ext:multi-tenancy",
+    ),
     InMaintenance: InMaintenance("The server is in maintenance and takes no jobs."),
     InvalidArguments: InvalidArguments(
         "Job arguments do not match schema for invoice.generate@2.0.0. /args/0: required property "

@@ -12,13 +12,14 @@ from rest_framework.response import Response
 
 from ... import __version__, conf
 from ...engine import maintenance
+from ...http.extensions import extensions
 from ...http.request import Request
 from ...http.versioning import SPEC_VERSION
 from ...models import Maintenance
 from ...spec.operator_requests import SwitchMaintenance
 from ...spec.timestamps import format_timestamp
 from ...store import clock
-from ..system import CAPABILITIES, EXTENSIONS, backend
+from ..system import CAPABILITIES, backend
 from .base import AdminViewSet, reason_of
 from .documents import moment
 
@@ -66,7 +67,7 @@ class SystemViewSet(AdminViewSet):
                 "version": __version__,
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
-                "extensions": EXTENSIONS,
+                "extensions": extensions(request.META),
                 "options": plain(asdict(conf.configured()) | inner),
             }
         )

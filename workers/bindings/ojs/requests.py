@@ -150,7 +150,7 @@ class Trace(Member[list[str] | None]):
         return {"oneOf": [self.lines.rules(), {"type": "string"}]}
 
 
-class ErrorMembers(Members, needs=("message",), either=("type", "code")):
+class ErrorMembers(Members, component="JobFailure", needs=("message",), either=("type", "code")):
     # HTTP §10.3 requires `code`, core §8.1 `type`; both require `message`.
     type = Text()
     code = Text()
@@ -165,17 +165,17 @@ class ErrorMembers(Members, needs=("message",), either=("type", "code")):
 class JobNack(Settling):
     error = Anything(
         "What went wrong: an object, or a text.",
-        schema={"oneOf": [ErrorMembers.json_schema(), {"type": "string"}]},
+        schema={"oneOf": [ErrorMembers.reference(), {"type": "string"}]},
     )
     requeue = Boolean("Return the job unfinished; `error` is then optional.").default(False)
     retry_in = Period()
 
 
-class Ack(JobAck):
+class Ack(JobAck, component="Ack"):
     job_id = JobId("A job's id.").required()
 
 
-class Nack(JobNack):
+class Nack(JobNack, component="Nack"):
     job_id = JobId("A job's id.").required()
 
 

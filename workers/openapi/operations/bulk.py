@@ -44,7 +44,7 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
                 report,
                 example | {"total_matched": 2, "skipped": 1, "items": [item, skipped]},
             ),
-            422: Reply(NONE, {"anyOf": [report, ref("Error")]}),
+            422: Reply(NONE, {"anyOf": [report, ref("ErrorReply")]}),
         },
         f"{description} Changes jobs that are {states}, and skips others. Jobs are selected by ids "
         "or by a filter; one request changes a limited number and reports whether there are more.",
@@ -84,7 +84,7 @@ OPERATIONS = {
         {
             201: Reply("All of them.", ENQUEUED, CREATED),
             207: Reply("Some of them; each item has its own result.", ENQUEUED),
-            422: Reply(NONE, {"anyOf": [ENQUEUED, ref("Error")]}),
+            422: Reply(NONE, {"anyOf": [ENQUEUED, ref("ErrorReply")]}),
         },
         "OJS bulk operations §5.",
         body=BulkEnqueue,

@@ -67,6 +67,8 @@ CANCELLED = JOB | {
     "cancelled_at": "2026-02-12T10:31:00.000Z",
     "previous_state": "available",
 }
+RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+"""Present if there is something to say."""
 BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy is invalid.")
 TAKEN = (
     refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
@@ -119,7 +121,12 @@ OPERATIONS = {
         "Jobs",
         "Enqueue a job",
         {
-            201: Reply("The job as it was stored.", ref("JobReply"), {"job": JOB}, ("Location",)),
+            201: Reply(
+                "The job as it was stored. `X-RateLimit-*` are those of its own rate limit.",
+                ref("JobReply"),
+                {"job": JOB},
+                ("Location", *RATE_HEADERS),
+            ),
             200: Reply(
                 "A unique policy ignored the job; this one existed already.",
                 ref("JobReply"),
@@ -196,10 +203,12 @@ OPERATIONS = {
         "Enqueue many jobs: all or none",
         {
             201: Reply(
-                "All of them, in the order given.",
+                "All of them, in the order given. `X-RateLimit-*` are those of the rate limit that "
+                "the jobs have, if it is one.",
                 obj("jobs count enqueued failed", jobs=array(ref("Job")), count=COUNT)
                 | {"additionalProperties": True},
                 {"jobs": [JOB], "count": 1, "enqueued": 1, "failed": 0},
+                RATE_HEADERS,
             )
         },
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',

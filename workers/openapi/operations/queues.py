@@ -286,7 +286,7 @@ OPERATIONS = {
                 obj(
                     "ojs_version specversion implementation conformance_level"
                     " conformance_tier protocols backend"
-                    " capabilities extensions endpoints",
+                    " capabilities delivery_guarantees extensions endpoints",
                     ojs_version=text(),
                     specversion=text(),
                     implementation=obj("name version", name=text(), version=text()),
@@ -295,7 +295,12 @@ OPERATIONS = {
                     protocols=array(text()),
                     backend=text(),
                     capabilities=free(),
-                    extensions={"description": "Names of extensions."},
+                    delivery_guarantees=obj(
+                        "jobs events",
+                        jobs=enum("at-least-once"),
+                        events=enum("at-least-once", "best-effort"),
+                    ),
+                    extensions=array(text("The URN of an extension.")),
                     payload_limits=free("Maximum sizes (OJS payload limits §8)."),
                     endpoints=free(),
                 ),

@@ -85,7 +85,9 @@ SAVED = Operation(
     "Save a checkpoint for the job's next attempt",
     {
         200: Reply(
-            "The checkpoint was saved.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT}
+            "The checkpoint was saved.",
+            ref("CheckpointReply"),
+            CHECKPOINT | {"checkpoint": CHECKPOINT},
         )
     },
     "OJS durable execution §4.1.",
@@ -216,7 +218,7 @@ OPERATIONS = {
         {
             200: Reply(
                 "The job is completed.",
-                {"anyOf": [ref("Acknowledged"), obj("acks", acks=OUTCOMES["acks"])]},
+                {"anyOf": [ref("AckReply"), obj("acks", acks=OUTCOMES["acks"])]},
                 ACKED,
             )
         },
@@ -247,7 +249,7 @@ OPERATIONS = {
     ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
         "Workers",
         "Complete a job",
-        {200: Reply("The job is completed.", ref("Acknowledged"), ACKED)},
+        {200: Reply("The job is completed.", ref("AckReply"), ACKED)},
         body=JobAck,
         example={"worker_id": "worker-1", "result": DONE["result"]},
         optional=True,
@@ -271,7 +273,7 @@ OPERATIONS = {
         {
             200: Reply(
                 "The checkpoint with its state.",
-                ref("Checkpoint"),
+                ref("CheckpointReply"),
                 CHECKPOINT
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
             )

@@ -1,0 +1,55 @@
+"""Dead letter queues: where jobs that died are enqueued again (OJS queue configuration §6.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ..models import Job, Queue
+from ..spec.queue_config import DEAD_LETTER_SINCE
+from ..spec.timestamps import parse_timestamp
+from ..store.database import atomic, connection
+from ..store.expressions import JSONMerged
+from . import queue_policy
+from .control import retry
+
+BATCH_SIZE = 500
+FROM = "ojs.dead_letter.queue"
+"""Member of `meta` that names the queue in which a job died."""
+
+
+def forward_dead() -> int:
+    """Enqueue one batch of dead jobs in the `dead_letter_queue` of their queue; return how many.
+
+    They start with fresh attempts and keep their errors, and `meta` names the queue they come from.
+    A job is moved once: if it dies again, it stays in the dead letter. So does one that died before
+    its queue had a dead letter queue.
+    """
+    queues = Queue.objects.filter(config__has_key="dead_letter_queue").order_by("pk")
+    for name, config in list(queues.values_list("pk", "config")):
+        target = config["dead_letter_queue"]
+        if target != name and (moved := _forward(name, target, config.get(DEAD_LETTER_SINCE))):
+            return moved
+    return 0
+
+
+def _forward(name: str, target: str, since: str | None) -> int:
+    dead = Job.objects.dead().filter(queue=name).exclude(meta__has_key=FROM)
+    if since is not None:
+        dead = dead.filter(finished_at__gte=parse_timestamp(since))
+    found = list(dead.order_by("pk").values_list("pk", flat=True)[:BATCH_SIZE])
+    if not found:
+        return 0
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        # Looked at again under their locks: an operator may have retried or deleted some.
+        locked = dead.filter(pk__in=found).order_by("pk").select_for_update(skip_locked=skip)
+        rows: list[tuple[UUID, Any]] = list(locked.values_list("pk", "rate_key"))
+        ids = [pk for pk, _ in rows]
+        if not ids:
+            return 0
+        queue_policy.make([target], queue_policy.default_policy())
+        if any(rate_key for _, rate_key in rows):
+            Queue.objects.filter(pk=target).update(has_limits=True)
+        Job.objects.filter(pk__in=ids).update(queue=target, meta=JSONMerged("meta", {FROM: name}))
+        return retry(ids)

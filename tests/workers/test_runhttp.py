@@ -1,0 +1,182 @@
+"""`manage.py runhttp`: uvicorn with limits on the head of a request, in one or more processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests import processes
+from tests.conftest import url_of_test_database
+from tests.once import once_is_enough
+from tests.processes import PATIENCE, eventually, free_port, running
+
+trustme = pytest.importorskip("trustme")
+
+pytestmark = [once_is_enough, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+HEALTH = b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def environment(django_db_setup):
+    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5)
+
+
+@pytest.fixture(scope="module")
+def port(environment, tmp_path_factory):
+    with processes.server(tmp_path_factory.mktemp("runhttp"), environment) as api:
+        yield int(api.url.rpartition(":")[2])
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE)
+
+
+def everything(line: socket.socket) -> bytes:
+    """What arrives until the server closes the connection."""
+    found = b""
+    while part := line.recv(2**16):
+        found += part
+    return found
+
+
+def test_headers_that_do_not_end_are_given_up(port):
+    with connect(port) as line:
+        line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        answer = everything(line)
+
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer
+    assert answer.endswith(b"The request's headers were not complete after 0.5 s.\n")
+
+
+@pytest.mark.parametrize("beginning", [b"", b"\r\n"])
+def test_a_connection_that_sends_no_request_is_closed(port, beginning):
+    with connect(port) as line:
+        line.sendall(beginning)
+        assert everything(line) == b""
+
+
+def test_so_is_one_that_begins_its_second_request_and_does_not_end_it(port):
+    with connect(port) as line:
+        line.sendall(HEALTH + HEALTH[:20])
+        answer = everything(line)
+
+    assert answer.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 408 " in answer
+
+
+@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nX-Large: "])
+def test_a_head_that_is_too_large_is_refused(port, head):
+    with connect(port) as line:
+        line.sendall(head + b"a" * 70_000)
+        answer = everything(line)
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert answer.endswith(b"The request's headers are larger than 65536 bytes.\n")
+
+
+def test_a_head_may_arrive_in_pieces_and_a_connection_stays_open(port):
+    with connect(port) as line:
+        for _ in range(2):
+            for part in (HEALTH[:10], HEALTH[10:30], HEALTH[30:]):
+                line.sendall(part)
+            with http.client.HTTPResponse(line) as answer:
+                answer.begin()
+                assert answer.status == 200
+                answer.read()
+
+
+def words_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return ""
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "django", "runhttp", *map(str, arguments)]
+
+
+def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_path):
+    port = free_port()
+    log = tmp_path / "server.log"
+    with running(command("--port", port, "--processes", 2), log, environment) as started:
+        parent = psutil.Process(started.process.pid)
+
+        def serving() -> list[int]:
+            """Those that serve; multiprocessing has a process of its own."""
+            return [child.pid for child in parent.children() if "spawn_main" in words_of(child)]
+
+        def answers() -> bool:
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/ojs/v1/health").is_success
+            except httpx.TransportError:
+                return False
+
+        eventually(lambda: answers() and len(serving()) == 2, lambda: started.output)
+        first, second = serving()
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: len(serving()) == 2 and first not in serving(), lambda: started.output)
+        eventually(answers, lambda: started.output)
+        assert second in serving()
+
+        assert started.terminate() == 0, started.output
+    assert "Traceback" not in started.output
+
+
+def test_it_serves_tls(environment, tmp_path):
+    authority = trustme.CA()
+    root, certificate = tmp_path / "root.pem", tmp_path / "certificate.pem"
+    authority.cert_pem.write_to_path(str(root))
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    context = ssl.create_default_context(cafile=str(root))
+    port = free_port()
+    arguments = command("--host", "localhost", "--port", port, "--tls-certificate", certificate)
+    with running(arguments, tmp_path / "server.log", environment) as started:
+
+        def answers() -> bool:
+            try:
+                return httpx.get(
+                    f"https://localhost:{port}/ojs/v1/health", verify=context
+                ).is_success
+            except httpx.TransportError:
+                return False
+
+        eventually(answers, lambda: started.output)
+        assert started.terminate() == 0, started.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--processes", "0"], "at least one process"),
+        (["--tls-certificate", "/nowhere.pem"], "/nowhere.pem"),
+        (["--tls-key", "/nowhere.pem"], "no TLS certificate"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(arguments, reason):
+    with pytest.raises(CommandError, match=reason):
+        call_command("runhttp", *arguments)
+
+
+def test_an_address_in_use_ends_it_with_the_reason(environment, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        arguments = command("--port", other.getsockname()[1])
+        with running(arguments, Path(tmp_path / "server.log"), environment) as started:
+            assert started.wait() != 0
+    assert "address already in use" in started.output
+
+
+def test_a_site_without_an_application_is_asked_for_one(settings):
+    settings.ASGI_APPLICATION = None
+    with pytest.raises(CommandError, match="ASGI_APPLICATION"):
+        call_command("runhttp")

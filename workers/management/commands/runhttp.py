@@ -1,0 +1,108 @@
+"""Serve HTTP and WebSockets: workers, producers and the admin, in one or more processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.conf import ojs_settings
+from workers.bindings.shared import tls
+
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than the pause between two heartbeats, so that
+a worker does not send on a connection that is being closed."""
+LAST_WORDS = 30
+"""Seconds for requests in hand when the server is asked to end."""
+HUNG = 60
+"""Seconds after which a process that does not answer its parent is replaced. Busy processors alone
+must not cause that."""
+BACKLOG = 4096
+ENDS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+    # The processes run the checks when they import the application.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument(
+            "application",
+            nargs="?",
+            default=getattr(settings, "ASGI_APPLICATION", None),
+            help="the ASGI application, as module:name (default: the setting ASGI_APPLICATION)",
+        )
+        parser.add_argument("--host", help="address to listen on (default: SERVER_HOST)")
+        parser.add_argument("--port", type=int, help="its port (default: SERVER_PORT)")
+        parser.add_argument(
+            "--processes", type=int, help="how many processes (default: SERVER_PROCESSES)"
+        )
+        parser.add_argument(
+            "--tls-certificate",
+            help="PEM file with a certificate and its chain (default: SERVER_TLS_CERTIFICATE)",
+        )
+        parser.add_argument("--tls-key", help="PEM file with its key (default: SERVER_TLS_KEY)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            import uvicorn
+            from uvicorn.supervisors import Multiprocess
+        except ImportError as problem:
+            raise CommandError(
+                f"runhttp needs the extra 'server' (pip install 'django-ojs[server]'): {problem}"
+            ) from None
+        processes = _given(options["processes"], ojs_settings.SERVER_PROCESSES)
+        if processes < 1:
+            raise CommandError("There must be at least one process.")
+        certificate = options["tls_certificate"] or ojs_settings.SERVER_TLS_CERTIFICATE
+        key = options["tls_key"] or ojs_settings.SERVER_TLS_KEY
+        if certificate or key:
+            try:
+                tls.Certificate(certificate, key)
+            except tls.UnusableCertificate as problem:
+                raise CommandError(str(problem)) from None
+        application = options["application"]
+        if not application:
+            raise CommandError("There is no ASGI_APPLICATION in the settings: name one.")
+        if ":" not in application:
+            # In settings, a dot stands before the name.
+            application = ":".join(application.rsplit(".", 1))
+        config = uvicorn.Config(
+            application,
+            host=options["host"] or ojs_settings.SERVER_HOST,
+            port=_given(options["port"], ojs_settings.SERVER_PORT),
+            workers=processes,
+            http="workers.management.http_protocol:HttpProtocol",
+            interface="asgi3",
+            lifespan="on",
+            # The site's own logging applies.
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # `OJS["PROXIES"]` decides which addresses proxies may claim.
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=LAST_WORDS,
+            timeout_worker_healthcheck=HUNG,
+            ssl_certfile=certificate or None,
+            ssl_keyfile=key or None,
+        )
+        for number in ENDS:
+            # uvicorn repeats the signal when it has ended: that is no failure.
+            signal.signal(number, signal.SIG_IGN)
+        server = uvicorn.Server(config)
+        if processes > 1:
+            Multiprocess(config, sockets=[config.bind_socket()]).run()
+        else:
+            server.run()
+        if not (processes > 1 or server.started):
+            sys.exit(1)
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
