@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.signals import connection_created
@@ -14,8 +16,9 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks
+        from .conf import ojs_settings
         from .models.labels import translate_labels
-        from .record import log  # noqa: F401 (it connects itself)
+        from .record import log
         from .store import keepalive, watchdog
 
         refuse_stranger()
@@ -23,6 +26,16 @@ class JobsConfig(AppConfig):
         connection_created.connect(keepalive.prefer, dispatch_uid="ojs-keepalive")
         translate_labels(self)
         checks.watch_tasks()
+        is_observed = is_logged = False
+        # A setting that cannot be read is reported by a system check.
+        with contextlib.suppress(ImproperlyConfigured):
+            is_observed, is_logged = ojs_settings.OPENTELEMETRY, ojs_settings.LOG_JOBS
+        if is_logged:
+            log.log_lifecycle()
+        if is_observed:
+            from .opentelemetry import instrument
+
+            instrument()
 
 
 def refuse_stranger() -> None:

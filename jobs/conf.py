@@ -221,6 +221,22 @@ class Settings:
         2_000,
         "Pairs of queue and job type that are counted separately; others go together.",
     )
+    LOG_JOBS: bool = option(
+        False,
+        "Log a line for each job that is enqueued, fetched (at level DEBUG), completed or "
+        "cancelled; failures are always logged (OJS logging §6.1).",
+    )
+    OPENTELEMETRY: bool = option(
+        False,
+        "Record OpenTelemetry spans of jobs; needs the extra `opentelemetry` and a tracer "
+        "provider. The stand-alone project has one, and sets this if the environment names an "
+        "OTLP endpoint.",
+    )
+    METRICS_EXPORTER: str = option(
+        "",
+        "Class of an OpenTelemetry metric exporter, made without arguments, to which a reaper "
+        "sends the metrics; needs the extra `otlp`. The stand-alone project sets it as above.",
+    )
     AUTOSCALE_WITHIN: timedelta = duration(
         60,
         "Time in which the workers that autoscaling requests should work off waiting jobs.",

@@ -38,6 +38,7 @@ class Chain:
 
     def __init__(self, option: str) -> None:
         self.option = option
+        self._around: type[Any] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -64,6 +65,11 @@ class Chain:
     def remove(self, middleware: str | Middleware) -> None:
         del self._changeable()[self._index(middleware)]
 
+    def surround(self, middleware: type[Any] | None) -> None:
+        """Put a middleware around all others, unless an instance of it is among them."""
+        self._around = middleware
+        self._built = None
+
     def _own(self) -> list[str | Middleware]:
         if self._entries is None:
             self._entries = list(getattr(ojs_settings, self.option))
@@ -85,7 +91,11 @@ class Chain:
     def build(self) -> tuple[Middleware, ...]:
         """Import and instantiate the middleware, once; this freezes the chain."""
         if self._built is None:
-            self._built = tuple(self.load(entry) for entry in self._own())
+            made = [self.load(entry) for entry in self._own()]
+            around = self._around
+            if around is not None and not any(isinstance(each, around) for each in made):
+                made.insert(0, around())
+            self._built = tuple(made)
         return self._built
 
     def load(self, entry: str | Middleware) -> Middleware:

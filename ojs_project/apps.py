@@ -1,4 +1,10 @@
+from __future__ import annotations
+
+import contextlib
+import os
+
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 
 class OjsProjectConfig(AppConfig):
@@ -8,4 +14,13 @@ class OjsProjectConfig(AppConfig):
     verbose_name = "Open Job Spec server"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401  (registers them)
+        from jobs.conf import ojs_settings
+
+        from . import checks, telemetry  # noqa: F401  (registers them)
+
+        # A setting that cannot be read is reported by a system check.
+        with contextlib.suppress(ImproperlyConfigured):
+            if not ojs_settings.OPENTELEMETRY:
+                return
+        if telemetry.exports(os.environ, "TRACES"):
+            telemetry.start()

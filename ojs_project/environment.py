@@ -49,6 +49,18 @@ def flag(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
     raise ImproperlyConfigured(f"{name} must be 1 or 0, not {word!r}.")
 
 
+def choice(environ: Mapping[str, str], name: str, *words: str) -> str:
+    """Return a variable that is one of `words`; the first of them if it is not set.
+
+    Raises:
+        ImproperlyConfigured: it is another word.
+    """
+    word = environ.get(name, "").strip().lower() or words[0]
+    if word not in words:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(words)}, not {word!r}.")
+    return word
+
+
 def number(environ: Mapping[str, str], name: str, default: int) -> int:
     """Return a variable that is a whole number.
 

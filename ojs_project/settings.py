@@ -24,8 +24,9 @@ from urllib.parse import quote
 
 from django.core.exceptions import ImproperlyConfigured
 
+from . import telemetry
 from .databases import database
-from .environment import data_folder, flag, number, ojs_options, secret, words
+from .environment import choice, data_folder, flag, number, ojs_options, secret, words
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -185,16 +186,19 @@ WHITENOISE_USE_FINDERS = True
 # Logging
 
 LOG_LEVEL = os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper()
+# `json`: one document for each line, in every process (OJS logging §5).
+LOG_FORMAT = choice(os.environ, "DJANGO_LOG_FORMAT", "text", "json")
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "text": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "json": {"()": "workers.json_log.JSONFormatter"},
     },
     "filters": {"without_traceback": {"()": "ojs_project.refused.WithoutTraceback"}},
     "handlers": {
-        "console": {"class": "logging.StreamHandler", "formatter": "console"},
+        "console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT},
     },
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     # Django's own handlers would print its messages a second time, and its own level would let
@@ -235,4 +239,8 @@ DEFAULT_FROM_EMAIL = os.environ.get("DJANGO_EMAIL_FROM", "ojs@localhost")
 # The job server
 
 # Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.
-OJS = {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)} | ojs_options(os.environ)
+OJS = (
+    {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)}
+    | telemetry.options(os.environ)
+    | ojs_options(os.environ)
+)

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {
     "requirements.lock": ["dev"],
-    "requirements-server.lock": ["server", "q2", "metrics", "pool", "rota", "schemas", "tasks"],
+    "requirements-server.lock": [
+        *("server", "q2", "metrics", "otlp", "pool", "rota", "schemas", "tasks"),
+    ],
     "requirements-docs.lock": ["docs"],
 }
 

@@ -12,8 +12,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs.store import keepalive
+from ojs_project import telemetry
 from ojs_project.databases import database
-from ojs_project.environment import flag, misread, ojs_options
+from ojs_project.environment import choice, flag, misread, ojs_options
 from tests.processes import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -288,3 +289,38 @@ def test_a_server_warns_of_what_it_ignores():
 
     assert result.returncode == 0, result.stderr
     assert "OJS_HEARTBEAT_TIMOUT is ignored" in result.stderr
+
+
+# OpenTelemetry and log lines
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+BOTH = {"OPENTELEMETRY": True, "METRICS_EXPORTER": telemetry.METRICS_EXPORTER}
+
+
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        ({}, {}),
+        (ENDPOINT, BOTH),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"}, BOTH),
+        (ENDPOINT | {"OTEL_METRICS_EXPORTER": "none"}, {"OPENTELEMETRY": True}),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}, {}),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://a/v1/traces"}, {"OPENTELEMETRY": True}),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, {}),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, BOTH),
+    ],
+)
+def test_the_usual_variables_switch_opentelemetry_on(environ, options):
+    assert telemetry.options(environ) == options
+
+
+def test_a_protocol_of_otlp_that_is_not_there_is_refused():
+    with pytest.raises(ImproperlyConfigured, match="OTEL_EXPORTER_OTLP_PROTOCOL must be"):
+        telemetry.options(ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+
+def test_log_lines_are_text_or_json():
+    assert choice({}, "DJANGO_LOG_FORMAT", "text", "json") == "text"
+    assert choice({"DJANGO_LOG_FORMAT": "JSON"}, "DJANGO_LOG_FORMAT", "text", "json") == "json"
+    with pytest.raises(ImproperlyConfigured, match="one of text, json, not 'xml'"):
+        choice({"DJANGO_LOG_FORMAT": "xml"}, "DJANGO_LOG_FORMAT", "text", "json")

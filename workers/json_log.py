@@ -27,6 +27,8 @@ SEVERITIES = (
     (logging.NOTSET, "TRACE", 1),
 )
 """Lowest `logging` level of each severity, and the numbers of OpenTelemetry (§5.4)."""
+OF_WORKERS = ("workers.runtime", "workers.job")
+"""Loggers of worker processes; all others of ours are the server's."""
 ABOUT = ("job_id", "job_type", "queue", "attempt", "state", "worker_id")
 
 
@@ -43,17 +45,39 @@ class JSONFormatter(logging.Formatter):
             "severity": name,
             "severity_number": number,
             "message": record.getMessage(),
-            "component": "worker" if about or record.name.startswith("workers.") else "server",
+            "component": _component(record),
             "logger": record.name,
         }
         parts = {
+            "category": _category(record),
             "ojs": about,
-            "trace": _trace(),
+            "trace": _trace(record),
             "error": _error(record),
             "attributes": getattr(record, "attributes", None),
         }
         document |= {part: said for part, said in parts.items() if said}
         return orjson.dumps(document, default=str).decode()
+
+
+def is_used() -> bool:
+    """Whether this process logs JSON: then its commands print nothing else."""
+    return any(
+        isinstance(handler.formatter, JSONFormatter) for handler in logging.getLogger().handlers
+    )
+
+
+def _component(record: logging.LogRecord) -> str:
+    is_worker = _current_job() is not None or record.name.startswith(OF_WORKERS)
+    return "worker" if is_worker else "server"
+
+
+def _category(record: logging.LogRecord) -> str:
+    """What kind of line it is (§6); empty for lines of other software."""
+    if hasattr(record, "category"):
+        return str(record.category)
+    if record.exc_info and record.exc_info[1] is not None:
+        return "error"
+    return "worker" if record.name == "workers" or record.name == OF_WORKERS[0] else ""
 
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
@@ -71,6 +95,9 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
         }
         if isinstance(job.meta.get("correlation_id"), str):
             found["correlation_id"] = job.meta["correlation_id"]
+        workflow_id = job.job.get("workflow_id")
+        if workflow_id:
+            found["workflow_id"] = workflow_id
     return found
 
 
@@ -81,9 +108,21 @@ def _current_job() -> Any:
     return execution.current_job.get() if execution is not None else None
 
 
-def _trace() -> dict[str, str]:
+def _trace(record: logging.LogRecord) -> dict[str, str]:
+    """The current span, if this process has OpenTelemetry, else the trace of the job (§7.2)."""
+    named = getattr(record, "traceparent", None)
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None and named is None:
+        span = trace.get_current_span().get_span_context()
+        if span.is_valid:
+            return {
+                "trace_id": trace.format_trace_id(span.trace_id),
+                "span_id": trace.format_span_id(span.span_id),
+            }
     job = _current_job()
-    parts = str(job.meta.get("traceparent", "")).split("-") if job is not None else []
+    if named is None and job is not None:
+        named = job.meta.get("traceparent")
+    parts = str(named or "").split("-")
     return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
 
 

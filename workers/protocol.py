@@ -17,6 +17,7 @@ from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
+from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock
@@ -348,10 +349,13 @@ def fetch(
         InvalidRequest: no queue is named.
     """
     claim = _claim_options(queues, project, options)
+    began = tracing.clock()
     jobs = engine.claim(queues, **claim)
     # Only if it found nothing: a fetch that finds jobs is one statement.
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
+    if tracing.recorder is not None:
+        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
     return jobs
 
 
@@ -388,11 +392,16 @@ def exchange(
         discover: as in `fetch`.
     """
     claim = _claim_options(queues, project, options)
+    began = tracing.clock()
     foreign = foreign_jobs(completions, project)
     own_ones = [item for item in completions if item.job_id not in foreign]
-    outcomes, jobs = engine.exchange(own_ones, queues, **claim)
+    with tracing.settling("ojs.ack", own_ones) as settled:
+        outcomes, jobs = engine.exchange(own_ones, queues, **claim)
+        settled(outcomes)
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
+    if tracing.recorder is not None:
+        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
     return with_foreign(completions, outcomes, foreign), jobs
 
 
@@ -404,7 +413,9 @@ def ack(
     Args:
         discover: whether this revives a worker that was declared dead; see `fetch`.
     """
-    outcomes = settle_own(engine.complete, completions, project)
+    with tracing.settling("ojs.ack", completions) as settled:
+        outcomes = settle_own(engine.complete, completions, project)
+        settled(outcomes)
     if discover:
         _heard(completions, outcomes, project)
     return outcomes
@@ -416,7 +427,9 @@ def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "
     Args:
         discover: as in `ack`.
     """
-    outcomes = settle_own(engine.fail, failures, project)
+    with tracing.settling("ojs.nack", failures) as settled:
+        outcomes = settle_own(engine.fail, failures, project)
+        settled(outcomes)
     if discover:
         _heard(failures, outcomes, project)
     return outcomes

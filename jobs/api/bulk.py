@@ -37,7 +37,7 @@ from ..spec.validation import NewJob, new_job
 from ..store import clock
 from ..store.database import alias, atomic
 from .selection import Selection
-from .verbs import enqueued
+from .verbs import enqueued, trace
 
 KEPT = timedelta(hours=24)
 ONE_BY_ONE = (DuplicateJob, InvalidArguments, QueueFull, QueueClosed, JobTypeNotAllowed)
@@ -67,6 +67,7 @@ class BulkViewSet(OJSViewSet):
             except OJSError as refusal:
                 done[index] = refusal
         valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}
+        trace(self.request.META, list(valid.values()))
         if not whole:
             done |= _store(valid)
         elif len(valid) == len(documents):

@@ -16,7 +16,8 @@ from ..http.parameters import BLOCK_TIMEOUT
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
-from ..spec.batches import Memory, checked_once, new_jobs, representatives
+from ..spec import traces
+from ..spec.batches import Memory, checked_once, new_jobs, representatives, shared_targets
 from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
 from ..spec.validation import NewJob, new_job, read_args
@@ -35,6 +36,7 @@ def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
 def _asked(request: VerbRequest) -> Sequence[NewJob]:
     check = partial(new_job, now=clock.now())
     asked = checked_once(request.read(required=True), memory, check, read_args)
+    trace(request.meta, [asked])
     return assign_project([asked], request.caller.project)
 
 
@@ -93,6 +95,7 @@ def batch(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH many: all or none (OJS HTTP §9.2)."""
     documents = Batch.jobs.read(request.read(required=True))
     asked = new_jobs(documents, clock.now())
+    trace(request.meta, asked)
     return enqueue_or_wait(
         request.meta, assign_project(asked, request.caller.project), _batch_created
     )
@@ -112,6 +115,13 @@ def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
     under_pressure(response, jobs)
     show_rate(response, jobs)
     return response
+
+
+def trace(meta: Meta, new: Sequence[NewJob]) -> None:
+    """Keep a request's trace context in the `meta` of its jobs (OJS distributed tracing §6)."""
+    context = traces.of_headers(meta)
+    if context:
+        traces.give(context, [job.meta for job in shared_targets(new)])
 
 
 def under_pressure(response: VerbResponse, jobs: Sequence[NewJob]) -> None:

@@ -17,6 +17,7 @@ from ..http.parameters import WorkflowQuery
 from ..http.request import Request
 from ..http.workflow_document import progress_document, summaries, workflow_document
 from ..models import Workflow
+from ..spec import traces
 from ..spec.identifiers import parse_uuid
 from ..spec.workflow_plans import plan_of
 from ..store import clock
@@ -30,7 +31,9 @@ class WorkflowViewSet(OJSViewSet):
 
     def create(self, request: Request) -> Response:
         """Create and start a workflow (OJS workflows §11.1)."""
-        plan = plan_of(self.read(required=True), clock.now())
+        document = self.read(required=True)
+        traces.give_to_workflow(traces.of_headers(request.META), document)
+        plan = plan_of(document, clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"

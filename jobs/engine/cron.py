@@ -20,6 +20,7 @@ from ..access.projects import assign_project
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
+from ..record import tracing
 from ..record.events import cron_event, record
 from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule
@@ -308,7 +309,8 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
         with atomic():
             if row.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
                 cancel_jobs([job.pk for job in unfinished], reason="cron: a newer run is due")
-            decision.job = _enqueued(_new_job(row, at, held=held))
+            with tracing.internal("ojs.cron.trigger"):
+                decision.job = _enqueued(_new_job(row, at, held=held))
     except OJSError as refusal:
         decision = Decision(Outcome.REFUSED, refusal.message)
         _skipped(row, at, "refused", message=refusal.message)

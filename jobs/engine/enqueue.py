@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ..errors import QueueFull
 from ..models import Dependency
+from ..record import tracing
 from ..spec.batches import representatives
 from ..spec.validation import NewJob
 from . import bounds, dependencies, insertion
@@ -28,15 +29,16 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
         InvalidArguments: a job does not match the schema of its type, whose mode is `strict`.
     """
     insert = insertion.insert_jobs
-    if not any(job.unique is not None for job in representatives(new)):
-        try:
-            # The usual case: one statement, which is a transaction of its own.
-            insertion.insert_freely(new)
-            return new
-        except bounds.Guarded:
-            insert = insertion.insert_guarded
-    with enqueueing() as ended:
-        ended += insert(new)
+    with tracing.enqueueing(new):
+        if not any(job.unique is not None for job in representatives(new)):
+            try:
+                # The usual case: one statement, which is a transaction of its own.
+                insertion.insert_freely(new)
+                return new
+            except bounds.Guarded:
+                insert = insertion.insert_guarded
+        with enqueueing() as ended:
+            ended += insert(new)
     return new
 
 
@@ -75,7 +77,7 @@ def enqueue_after(
         InvalidRequest: a predecessor does not exist, or the dependencies form a cycle.
         DuplicateJob: see `enqueue`.
     """
-    with enqueueing() as ended:
+    with tracing.enqueueing(new), enqueueing() as ended:
         ended += dependencies.insert_after(
             new, depends_on, condition=condition, pass_results=pass_results
         )

@@ -18,8 +18,10 @@ from django.db.models import QuerySet
 from ..access.projects import assign_project
 from ..errors import OJSError
 from ..models import Event, Job, Workflow, WorkflowState, WorkflowType
+from ..record import tracing
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
+from ..spec import traces
 from ..spec.lifecycle import State
 from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, node_of
@@ -177,8 +179,20 @@ def _begin_step(workflow: Workflow, index: int) -> list[UUID]:
     node = node_of(workflow.steps[index], now)
     copies = len(node.nodes) if isinstance(node, Plan) else 1
     builder = WorkflowBuilder(now)
-    builder.add(workflow, index, node, results_of_workflow(workflow, copies=copies))
-    return builder.store()
+    results = results_of_workflow(workflow, copies=copies)
+    with tracing.internal("ojs.workflow.advance"):
+        builder.add(workflow, index, node, results, _trace_of(workflow, index - 1))
+        return builder.store()
+
+
+def _trace_of(workflow: Workflow, index: int) -> str:
+    """Return the trace context of the attempt that ended a step just now; empty if unknown."""
+    settled = tracing.previous.get()
+    if not settled:
+        return ""
+    step = Job.objects.filter(workflow=workflow.pk, workflow_index=index, pk__in=[*settled])
+    ended = step.values_list("pk", flat=True).first()
+    return settled[ended] if ended is not None else ""
 
 
 def _advance_batch(workflow: Workflow, ended: list[UUID]) -> bool:
@@ -209,8 +223,11 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     if jobs:
         results = results_of_workflow(workflow, copies=len(jobs))
     for job in jobs.values():
+        traces.follow(job.meta, workflow.type, workflow.size, untraced=tracing.recorder is not None)
         job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    ended = insert_jobs(assign_project(list(jobs.values()), workflow.project))
+    made = assign_project(list(jobs.values()), workflow.project)
+    with tracing.internal("ojs.workflow.advance"), tracing.enqueueing(made):
+        ended = insert_jobs(made)
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
     record(

@@ -10,6 +10,8 @@ from uuid import UUID
 from ..access.projects import assign_project
 from ..errors import DuplicateJob
 from ..models import Workflow, WorkflowType
+from ..record import tracing
+from ..spec import traces
 from ..spec.identifiers import uuid7
 from ..spec.validation import NewJob
 from ..spec.workflow_plans import Plan, Step
@@ -36,15 +38,25 @@ class WorkflowBuilder:
         return self._workflow(plan, identifier, identifier, project, None, None, [])
 
     def add(
-        self, parent: Workflow, index: int, node: Step | Plan, parent_results: list[Any]
+        self,
+        parent: Workflow,
+        index: int,
+        node: Step | Plan,
+        parent_results: list[Any],
+        previous: str = "",
     ) -> None:
-        """Add a node of `parent`: a job or a nested workflow."""
+        """Add a node of `parent`: a job or a nested workflow.
+
+        Args:
+            previous: the trace context of the step before it.
+        """
         if isinstance(node, Plan):
             self._workflow(
                 node, uuid7(), parent.root_id, parent.project, parent, index, parent_results
             )
             return
         job = node.job
+        traces.follow(job.meta, parent.type, index, previous, untraced=tracing.recorder is not None)
         job.workflow_id, job.workflow_index = parent.pk, index
         job.followed, job.parent_results = True, parent_results
         self.jobs += assign_project([job], parent.project)
@@ -99,9 +111,10 @@ class WorkflowBuilder:
     def store(self) -> list[UUID]:
         """Store everything in the caller's transaction; return the jobs that ended to make room."""
         Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)
-        if self.depends_on:
-            return insert_after(self.jobs, self.depends_on)
-        return insert_jobs(self.jobs)
+        with tracing.enqueueing(self.jobs):
+            if self.depends_on:
+                return insert_after(self.jobs, self.depends_on)
+            return insert_jobs(self.jobs)
 
 
 def _remembered(plan: Plan) -> list[Any]:

@@ -6,10 +6,12 @@ A document is named only if it holds as a whole (§4.2): docs/extensions has its
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from ..conf import ojs_settings
 from ..errors import ExtensionNotSupported
+from ..record import tracing
 from ..spec.json_schema import is_installed
 from .loop import LOOP
 
@@ -39,6 +41,9 @@ SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 WEBHOOKS = "urn:ojs:ext:webhooks"
 """Added where there is a record of events to send."""
+TRACING = "urn:ojs:ext:distributed-tracing"
+OBSERVABILITY = "urn:ojs:ext:observability"
+"""Added by `observed`."""
 REALTIME = "urn:ojs:ext:experimental:realtime"
 """Added by servers that have an event loop."""
 
@@ -54,8 +59,17 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
         *EXTENSIONS,
         *([SCHEMAS] if is_installed() else []),
         *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
+        *observed(),
         *([REALTIME] if is_live(meta) else []),
     ]
+
+
+def observed() -> list[str]:
+    """Return the extensions of observability that hold in this process."""
+    if tracing.recorder is None:
+        return []
+    is_counted = ojs_settings.METRICS and ojs_settings.RECORD_EVENTS
+    return [TRACING, *([OBSERVABILITY] if is_counted and find_spec("prometheus_client") else [])]
 
 
 def check_extensions(meta: Mapping[str, Any]) -> None:

@@ -1,4 +1,8 @@
-"""Every log line about jobs, as signal receivers. Arguments, results and keys are never logged."""
+"""Every log line about jobs, as signal receivers. Arguments, results and keys are never logged.
+
+Failures are always logged; `OJS["LOG_JOBS"]` adds a line for each job that is enqueued, fetched,
+completed or cancelled (OJS logging §6.1).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ from django.dispatch import receiver
 
 from .. import signals
 from ..spec.lifecycle import State
+from ..spec.traces import TRACEPARENT
 
 logger = logging.getLogger("jobs")
+LIFECYCLE = "lifecycle"
 
 
 def about(outcome: Any) -> dict[str, Any]:
@@ -19,7 +25,42 @@ def about(outcome: Any) -> dict[str, Any]:
         "job_id": str(outcome.job_id),
         "attempt": outcome.attempt,
         "state": str(outcome.state),
+        "category": LIFECYCLE,
     }
+
+
+def log_enqueued(*, jobs: Any, **kwargs: Any) -> None:
+    for job in jobs:
+        logger.info("Job enqueued", extra=_whole(job))
+
+
+def log_claimed(*, jobs: Any, worker_id: str, **kwargs: Any) -> None:
+    for job in jobs:
+        details = {"worker_id": worker_id, "attempt": job.attempt}
+        logger.debug("Job fetched by worker", extra=_whole(job) | details)
+
+
+def log_completed(*, job_ids: list[Any], worker_id: str | None = None, **kwargs: Any) -> None:
+    for job_id in job_ids:
+        extra = _settled(job_id, State.COMPLETED) | ({"worker_id": worker_id} if worker_id else {})
+        logger.info("Job completed successfully", extra=extra)
+
+
+def log_each_cancelled(*, job_ids: list[Any], **kwargs: Any) -> None:
+    for job_id in job_ids:
+        logger.info("Job cancelled", extra=_settled(job_id, State.CANCELLED))
+
+
+def _whole(job: Any) -> dict[str, Any]:
+    details = {"job_id": str(job.id), "job_type": job.type, "queue": job.queue}
+    details |= {"state": str(job.state), "category": LIFECYCLE}
+    # That of a claimed job is not parsed.
+    traceparent = job.meta.get(TRACEPARENT) if isinstance(job.meta, dict) else None
+    return details | {"traceparent": traceparent} if traceparent else details
+
+
+def _settled(job_id: Any, state: State) -> dict[str, Any]:
+    return {"job_id": str(job_id), "state": str(state), "category": LIFECYCLE}
 
 
 @receiver(signals.jobs_failed, dispatch_uid="ojs_log_failed")
@@ -56,7 +97,7 @@ def log_reclaimed(*, count: int, error_type: str, **kwargs: Any) -> None:
 
 @receiver(signals.finish_refused, dispatch_uid="ojs_log_refused")
 def log_refused(*, job_id: Any, operation: str, worker_id: str, **kwargs: Any) -> None:
-    details = {"job_id": str(job_id), "worker_id": worker_id}
+    details = {"job_id": str(job_id), "worker_id": worker_id, "category": LIFECYCLE}
     logger.warning(
         "Refused %s of job %s by worker %r.", operation, job_id, worker_id, extra=details
     )
@@ -70,3 +111,23 @@ def log_cancelled(*, job_ids: list[Any], **kwargs: Any) -> None:
 @receiver(signals.jobs_discarded, dispatch_uid="ojs_log_discarded")
 def log_discarded(*, count: int, reason: str, **kwargs: Any) -> None:
     logger.info("Discarded %d job(s): %s.", count, reason)
+
+
+OF_EACH_JOB = (
+    (signals.jobs_enqueued, log_enqueued),
+    (signals.jobs_claimed, log_claimed),
+    (signals.jobs_completed, log_completed),
+    (signals.jobs_cancelled, log_each_cancelled),
+)
+
+
+def log_lifecycle() -> None:
+    """Log every job from now on; called once, when the process starts."""
+    for signal, receive in OF_EACH_JOB:
+        signal.connect(receive)
+
+
+def keep_quiet() -> None:
+    """Undo `log_lifecycle()`."""
+    for signal, receive in OF_EACH_JOB:
+        signal.disconnect(receive)

@@ -18,6 +18,8 @@ class Completion:
     attempt: int | None = None
     """Fences against an older attempt of the same worker."""
     result: Any = None
+    traceparent: str = ""
+    """The trace context in which the worker sent it (OJS distributed tracing §7.2)."""
 
 
 @dataclass(slots=True)
@@ -39,3 +41,5 @@ class Failure:
     """The delay that the handler requests instead of the policy's backoff; also with `release`."""
     rate_limit_until: datetime | None = None
     """The API it calls is limited until then: hold the job's rate limit (rate limiting §9)."""
+    traceparent: str = ""
+    """As in `Completion`."""

@@ -1,12 +1,24 @@
-"""Which trace a job belongs to, by what its client put into `meta` (OJS events §8.2)."""
+"""Which trace a job belongs to, by what its client put into `meta` (OJS events §8.2), and how the
+trace context of a request gets there (OJS distributed tracing §6)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-TRACE_ID, TRACEPARENT = "trace_id", "traceparent"
+TRACE_ID, TRACEPARENT, TRACESTATE, BAGGAGE = "trace_id", "traceparent", "tracestate", "baggage"
+CONTEXT = (TRACEPARENT, TRACESTATE, BAGGAGE)
+"""Members of `meta` that carry a trace context, named like the headers (OJS distributed tracing
+§6.1, §9.1)."""
+ORIGIN = "ojs.workflow.trace_origin"
+"""The context of the request that started a job's workflow (§6.3)."""
+WORKFLOW_TYPE, WORKFLOW_STEP = "ojs.workflow.type", "ojs.workflow.step"
+"""Attributes that a worker's span needs and the envelope does not have (§5.3)."""
 LONGEST = 255
+LONGEST_STATE, LONGEST_BAGGAGE = 512, 8192
+"""What is longer is dropped (W3C Trace Context §3.3.1.5; OJS distributed tracing §9.3)."""
+LEGIBLE = re.compile(r"[\x20-\x7e]+")
 PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """W3C Trace Context §3.2."""
 
@@ -17,3 +29,79 @@ def trace_id_of(trace_id: Any, traceparent: Any) -> str:
         return trace_id
     found = PARENT.fullmatch(traceparent) if type(traceparent) is str else None
     return found[1] if found else ""
+
+
+def context_of(carried: Callable[[str], Any]) -> dict[str, str]:
+    """Return the usable part of a trace context; empty without a valid `traceparent`.
+
+    Args:
+        carried: returns the value of a header or member, or None.
+    """
+    parent = carried(TRACEPARENT)
+    if type(parent) is not str or len(parent) > LONGEST or not PARENT.fullmatch(parent):
+        return {}
+    found = {TRACEPARENT: parent}
+    for name, longest in ((TRACESTATE, LONGEST_STATE), (BAGGAGE, LONGEST_BAGGAGE)):
+        value = carried(name)
+        if type(value) is str and 0 < len(value) <= longest and LEGIBLE.fullmatch(value):
+            found[name] = value
+    return found
+
+
+def of_headers(environ: Mapping[str, Any]) -> dict[str, str]:
+    """Return the trace context in a request's headers, from its WSGI environment."""
+    if "HTTP_TRACEPARENT" not in environ:
+        return {}
+    return context_of(lambda name: environ.get(f"HTTP_{name.upper()}"))
+
+
+def give(context: Mapping[str, str], metas: Iterable[dict[str, Any]]) -> None:
+    """Put a trace context into each `meta` that has none of its own."""
+    for meta in metas:
+        if TRACEPARENT not in meta:
+            for name, value in context.items():
+                meta.setdefault(name, value)
+
+
+def give_to_workflow(context: Mapping[str, str], document: Any) -> None:
+    """Put a trace context into each job of a workflow that is not validated yet."""
+    if not context or type(document) is not dict:
+        return
+    for name in ("steps", "jobs"):
+        if type(document.get(name)) is list:
+            for node in document[name]:
+                give_to_workflow(context, node)
+    if type(document.get("callbacks")) is dict:
+        for node in document["callbacks"].values():
+            give_to_workflow(context, node)
+    if document.keys().isdisjoint(("steps", "jobs")):
+        meta = document.setdefault("meta", {})
+        if type(meta) is dict:
+            give(context, [meta])
+
+
+def follow(
+    meta: dict[str, Any],
+    workflow_type: str,
+    step: int,
+    previous: str = "",
+    *,
+    untraced: bool = False,
+) -> None:
+    """Note in the `meta` of a workflow's traced job where its trace began, and its place (§5.3,
+    §6.3). Other jobs stay as they are.
+
+    Args:
+        step: its index; the callbacks of a batch follow its last job.
+        previous: the context of the attempt that ended the step before it; empty if unknown.
+        untraced: note the place of a job without a trace too.
+    """
+    origin = meta.get(TRACEPARENT)
+    if type(origin) is str:
+        meta.setdefault(ORIGIN, origin)
+    elif not untraced:
+        return
+    meta[WORKFLOW_TYPE], meta[WORKFLOW_STEP] = str(workflow_type), step
+    if previous:
+        meta[TRACEPARENT] = previous
+        meta.pop(TRACESTATE, None)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import sentry_sdk
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry import baggage, trace
+from opentelemetry import context as contexts
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jobs
 from jobs import testing
+from tests.spans import Spans
 from workers.runtime import Retry, Snooze, handlers
 
 KINDS = ["tests.work", "tests.work_async"]
@@ -50,29 +49,16 @@ def work() -> Iterator[None]:
 # OpenTelemetry
 
 
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
 @pytest.fixture
-def spans(exporter: InMemorySpanExporter, settings: Any) -> Any:
-    exporter.clear()
+def spans(settings: Any) -> Iterator[Spans]:
     settings.OJS = {
         "ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan"],
         "EXECUTION_MIDDLEWARE": ["jobs.opentelemetry.ProcessSpan"],
     }
-
-    def named(name: str) -> Any:
-        (span,) = (span for span in exporter.get_finished_spans() if span.name == name)
-        return span
-
+    spans = Spans()
+    spans.clear()
     with testing.fake():
-        yield named
+        yield spans
 
 
 def of_request(kind: str, how: str = "", **options: Any) -> Any:
@@ -145,6 +131,22 @@ def test_a_job_that_asks_to_run_later_has_not_failed(spans):
     of_request("tests.work", "snooze")
 
     assert spans("mail process").status.status_code == StatusCode.OK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handler_sees_the_baggage(spans, kind):
+    """And passes it on to what it enqueues, with the context of its own span."""
+    token = contexts.attach(baggage.set_baggage("tenant", "acme"))
+    try:
+        job = jobs.enqueue(kind, ["enqueue"], queue="mail")
+    finally:
+        contexts.detach(token)
+    testing.run_jobs()
+
+    assert job.meta["baggage"] == "tenant=acme"
+    (inner,) = jobs.find(queue="inner")
+    assert inner.meta["baggage"] == "tenant=acme"
+    assert inner.meta["traceparent"] != job.meta["traceparent"]
 
 
 @pytest.mark.parametrize("meta", [{"traceparent": "nonsense"}, {"traceparent": 5}, {}])

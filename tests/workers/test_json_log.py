@@ -9,11 +9,13 @@ import sys
 
 import pytest
 from django.test import override_settings
+from opentelemetry import trace
 
 import jobs
 from jobs import testing
 from tests.processes import ROOT
-from workers.json_log import JSONFormatter
+from tests.spans import exporter, traceparent
+from workers.json_log import JSONFormatter, is_used
 from workers.runtime import handlers
 
 elsewhere = logging.getLogger("elsewhere.library")
@@ -93,7 +95,46 @@ def test_the_end_of_an_attempt_names_its_job_outside_of_it_as_well(
         testing.run_jobs()
 
     parsed = next(line for line in lines if "failed attempt 1" in line["message"])
+    assert parsed["category"] == "lifecycle"
     assert parsed["ojs"] == {"job_id": str(made.id), "attempt": 1, "state": "retryable"}
+
+
+def test_a_line_inside_a_span_names_it(lines):
+    exporter()
+    with trace.get_tracer("site").start_as_current_span("GET /") as span:
+        elsewhere.info("there")
+
+    (line,) = lines
+    _, trace_id, span_id, _ = traceparent(span).split("-")
+    assert line["trace"] == {"trace_id": trace_id, "span_id": span_id}
+
+
+@pytest.mark.parametrize(
+    ("logger", "component", "category"),
+    [
+        ("jobs", "server", None),
+        ("workers", "server", "worker"),
+        ("workers.reaper", "server", None),
+        ("workers.runtime", "worker", "worker"),
+        ("workers.job", "worker", None),
+        ("elsewhere", "server", None),
+    ],
+)
+def test_a_line_names_the_component_that_wrote_it(lines, logger, component, category):
+    logging.getLogger(logger).info("there")
+
+    (line,) = lines
+    assert (line["component"], line.get("category")) == (component, category)
+
+
+def test_commands_print_json_or_nothing(lines):
+    root = logging.getLogger()
+    assert is_used()
+
+    (kept,) = (each for each in root.handlers if isinstance(each.formatter, JSONFormatter))
+    root.removeHandler(kept)
+    assert not is_used()
+    root.addHandler(kept)
 
 
 def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(lines):
@@ -104,6 +145,7 @@ def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(li
 
     (line,) = lines
     assert (line["severity"], line["component"]) == ("ERROR", "server")
+    assert line["category"] == "error"
     assert (line["error"]["type"], line["error"]["message"]) == ("KeyError", "'missing'")
     assert "test_json_log.py" in line["error"]["backtrace"]
     assert not {"ojs", "trace", "attributes"} & line.keys()

@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from jobs.conf import ojs_settings
 from jobs.store.watchdog import bounded
 
-from . import reaper
+from . import metric_export, reaper
 
 logger = logging.getLogger("workers.reaper")
 PATIENCE = 5.0
@@ -27,7 +27,7 @@ def sweeping() -> Iterator[None]:
     thread = threading.Thread(target=_sweep, args=(over,), name="ojs-reaper", daemon=True)
     thread.start()
     try:
-        with reaper.sending():
+        with reaper.sending(), metric_export.exporting():
             yield
     finally:
         over.set()

@@ -39,6 +39,8 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ()
     note: str = ""
     """What the reference page adds."""
+    unit: str = "{job}"
+    """As OpenTelemetry writes it."""
 
 
 _OF_TYPES = ("queue", "type")
@@ -63,9 +65,13 @@ FAMILIES = {
         "Job processing duration, from active to a terminal state.",
         (*_OF_TYPES, "state"),
         "The last attempt of jobs that reached a terminal state.",
+        "s",
     ),
     "ojs_job_queue_time_seconds": Family(
-        "histogram", "Time from being available to the start of the first attempt.", _OF_TYPES
+        "histogram",
+        "Time from being available to the start of the first attempt.",
+        _OF_TYPES,
+        unit="s",
     ),
     "ojs_queue_depth": Family(
         "gauge",
@@ -74,7 +80,11 @@ FAMILIES = {
         "`available`, `scheduled`, `retryable`, `active`.",
     ),
     "ojs_queue_oldest_seconds": Family(
-        "gauge", "Wait of the job that waits longest.", ("queue",), "Of those that are available."
+        "gauge",
+        "Wait of the job that waits longest.",
+        ("queue",),
+        "Of those that are available.",
+        "s",
     ),
     "ojs_backpressure_pressure": Family(
         "gauge",
@@ -88,28 +98,36 @@ FAMILIES = {
         "Workers a queue wants (autoscaling).",
         ("queue",),
         "[How it is computed](../metrics.md#how-many-workers-a-queue-needs).",
+        "{worker}",
     ),
-    "ojs_workers_active": Family("gauge", "Running workers."),
+    "ojs_workers_active": Family("gauge", "Running workers.", unit="{worker}"),
     "ojs_webhook_delivery": Family(
         "counter",
         "Total attempts to deliver an event.",
         ("event_type", "status"),
         "`success`, `failed` (another attempt follows), `dead`.",
+        "{attempt}",
     ),
     "ojs_webhook_dead_delivery": Family(
-        "counter", "Total deliveries that failed for good.", ("event_type", "subscription_id")
+        "counter",
+        "Total deliveries that failed for good.",
+        ("event_type", "subscription_id"),
+        unit="{delivery}",
     ),
     "ojs_webhook_delivery_duration_seconds": Family(
-        "histogram", "Time of an attempt.", ("event_type", "subscription_id")
+        "histogram", "Time of an attempt.", ("event_type", "subscription_id"), unit="s"
     ),
     "ojs_webhook_delivery_retry_count": Family(
-        "histogram", "Retries before a delivery succeeded.", ("event_type",)
+        "histogram", "Retries before a delivery succeeded.", ("event_type",), unit="{retry}"
     ),
-    "ojs_webhook_subscriptions": Family("gauge", "Active webhook subscriptions."),
+    "ojs_webhook_subscriptions": Family(
+        "gauge", "Active webhook subscriptions.", unit="{subscription}"
+    ),
     "ojs_reaper_last_seen_timestamp_seconds": Family(
         "gauge",
         "When any reaper was last seen.",
         note="If `time() - …` exceeds a minute, no reaper is running.",
+        unit="s",
     ),
 }
 """Every metric (OJS observability §8). Prometheus adds `_total` to the names of counters."""
@@ -126,19 +144,30 @@ def is_installed() -> bool:
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
-    """Return all metrics, and their media type: OpenMetrics if `accept` names it, else plain text.
-
-    Events since the last sweep are counted first, so that a scrape is up to date.
-    """
+    """Return all metrics and their media type: OpenMetrics if `accept` names it, or plain text."""
     from prometheus_client.exposition import generate_latest
     from prometheus_client.openmetrics import exposition as openmetrics
 
-    if ojs_settings.METRICS:
-        tallies.count(batches=1)
-    registry: Any = Collector()
+    registry: Any = _Current()
     if "application/openmetrics-text" in accept:
         return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
     return generate_latest(registry), PLAIN
+
+
+def families() -> Iterator[Any]:
+    """Return all metrics as families of prometheus_client.
+
+    Events since the last sweep are counted first, so that they are up to date.
+    """
+    if ojs_settings.METRICS:
+        tallies.count(batches=1)
+    return Collector().collect()
+
+
+def dotted(name: str) -> str:
+    """Return the name of a family as OpenTelemetry writes it: without its unit (OJS distributed
+    tracing §10.1)."""
+    return name.removesuffix("_seconds").replace("_", ".", 2)
 
 
 class Collector:
@@ -152,6 +181,11 @@ class Collector:
             yield from _counters()
             yield from _webhooks()
         yield from _gauges()
+
+
+class _Current(Collector):
+    def collect(self) -> Iterator[Any]:
+        return families()
 
 
 def _counters() -> Iterator[Any]:

@@ -22,7 +22,7 @@ from jobs import engine
 from jobs.access import refusals
 from jobs.conf import ojs_settings
 from jobs.models import Job
-from jobs.record import rollup
+from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection
@@ -153,19 +153,31 @@ class Chore:
     """For the log: "3 reservations expired"."""
     every: timedelta | None = None
     """Its period: the first process to come runs it, at most this often. None means every round."""
+    span: str = ""
+    """Its OpenTelemetry span, if it has done something (OJS distributed tracing §4.2)."""
 
 
 CHORES = (
-    Chore("dead-workers", declare_dead_workers, "workers declared dead"),
+    Chore("dead-workers", declare_dead_workers, "workers declared dead", span="ojs.reaper.check"),
     Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
     Chore("directives", fleet.note_answers, "directives answered"),
-    Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
-    Chore("expired-reservations", expire_reservations, "reservations expired"),
+    Chore(
+        "orphaned-jobs",
+        reclaim_orphans,
+        "jobs of dead workers recovered",
+        span="ojs.reaper.reclaim",
+    ),
+    Chore(
+        "expired-reservations",
+        expire_reservations,
+        "reservations expired",
+        span="ojs.visibility.check",
+    ),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("total-timeouts", engine.discard_overdrawn, "jobs did not end in time"),
     Chore("dead-letter-queues", engine.forward_dead, "dead jobs enqueued in another queue"),
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
-    Chore("due-jobs", engine.promote_due, "jobs became due"),
+    Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
     Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.
@@ -296,8 +308,14 @@ def run(
     """
     total = 0
     for _ in range(BATCHES):
-        with bounded(f"The chore {chore.name}", STUCK_SLOW if chore.every else STUCK, give_up):
+        limit = STUCK_SLOW if chore.every else STUCK
+        with (
+            bounded(f"The chore {chore.name}", limit, give_up),
+            tracing.internal(chore.span) as activity,
+        ):
             count = chore.run()
+            if activity is not None:
+                activity.count(count)
         total += count
         if not count or stop():
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from typing import Any
 
@@ -13,9 +14,12 @@ from jobs.conf import options_of, protocol_of
 from jobs.protocols import WorkerProtocol
 from jobs.store import keepalive
 
+from .. import json_log
 from ..bindings.shared import tls
 from ..runtime.health_signal import HealthSignal
 from . import alive
+
+logger = logging.getLogger("workers.server")
 
 
 class ServerCommand(BaseCommand):
@@ -63,6 +67,9 @@ class ServerCommand(BaseCommand):
         await factory(certificate, pulse).run(host, port, stop, self._say)
 
     def _say(self, line: str) -> None:
+        if json_log.is_used():
+            logger.info("%s", line)
+            return
         self.stdout.write(line)
         self.stdout.flush()
 

@@ -91,6 +91,8 @@ class JobContext:
             timedelta(seconds=grace_period) if isinstance(grace_period, int) else NO_TIME
         )
         """Time for cleanup once `timeout` has passed and it is `cancelled`."""
+        self.traceparent = ""
+        """W3C trace context of the span around the handler; empty if there is none."""
         self.metadata: dict[str, object] = {}
         """Shared between the middleware and the handler of this execution."""
         self._document = document

@@ -14,6 +14,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.middleware import execution_chain
+from jobs.record import tracing
 from jobs.spec.jsonable import jsonable
 from jobs.store.database import atomic
 from workers import protocol
@@ -139,7 +140,8 @@ def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
     """
     with atomic():
         done = completion(context, _call(handler, context))
-        (outcome,) = protocol.ack([done])
+        with tracing.reporting([(context, done)]):
+            (outcome,) = protocol.ack([done])
         if isinstance(outcome.error, ResultTooLarge):
             raise InvalidResult(outcome.error.message)
         if outcome.error is not None:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
+from jobs.record import tracing
+
 from . import handlers, memory
 from .active import ActiveJob, ActiveJobs
 from .backoff import Backoff
@@ -167,6 +169,9 @@ class WorkerProcess:
         return NAP if deadline is None else max(0.0, min(NAP, deadline - time.monotonic()))
 
     def _start(self, jobs: Collection[JobContext]) -> None:
+        if tracing.recorder is not None and jobs:
+            waited = int((time.monotonic() - self._turned_at) * 1e9)
+            tracing.recorder.brought(jobs, tracing.clock() - waited)
         if not self.state.is_terminating:
             self.dispatcher.start(jobs)
             return
@@ -202,9 +207,12 @@ class WorkerProcess:
             Unavailable: they could not be sent, and are kept.
         """
         try:
-            brought = self.client.exchange(
-                [job.report for job in reports if job.report is not None], request
-            )
+            pairs = [(job.context, job.report) for job in reports if job.report is not None]
+            with tracing.reporting(pairs) as answered:
+                brought = self.client.exchange([report for _, report in pairs], request)
+                answered(
+                    {job_id: reason for job_id, reason, _ in brought.refused} | brought.too_large
+                )
         except Unavailable:
             self._reports.extendleft(reversed(reports))
             for job in reports:

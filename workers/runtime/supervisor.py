@@ -15,6 +15,8 @@ from queue import Empty, SimpleQueue
 
 from django.db import connections
 
+from jobs.record import tracing
+
 from .health_signal import ChildHealthSignal, HealthSignal, HealthSignals
 from .signals import WANTED
 
@@ -86,6 +88,7 @@ class Supervisor:
         except BaseException:
             logger.exception("The worker process crashed.")
         finally:
+            tracing.flush()
             logging.shutdown()
             os._exit(code)
 

@@ -69,12 +69,12 @@ def document(body: bytes) -> dict[str, Any]:
 
 
 def ack(report: Any) -> dict[str, Any]:
-    body = {"job_id": str(report.job_id), "attempt": report.attempt}
+    body = _settled(report)
     return body if report.result is None else body | {"result": report.result}
 
 
 def nack(report: Any) -> dict[str, Any]:
-    body: dict[str, Any] = {"job_id": str(report.job_id), "attempt": report.attempt}
+    body = _settled(report)
     if report.retry_in is not None:
         body["retry_in_ms"] = milliseconds(report.retry_in)
     if report.release:
@@ -88,6 +88,11 @@ def nack(report: Any) -> dict[str, Any]:
         if getattr(report, name) is not None:
             error[name] = getattr(report, name)
     return body | {"error": error}
+
+
+def _settled(report: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"job_id": str(report.job_id), "attempt": report.attempt}
+    return body | {"traceparent": report.traceparent} if report.traceparent else body
 
 
 def note_refusals(answers: list[dict[str, Any]], done: Exchange) -> None:

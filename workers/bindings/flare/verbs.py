@@ -8,6 +8,7 @@ from jobs import engine
 from jobs.access import projects
 from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse
+from jobs.spec import traces
 from jobs.spec.lifecycle import State
 from workers import protocol
 from workers.access import admission
@@ -89,6 +90,7 @@ def create(request: VerbRequest) -> VerbResponse:
     """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
     project = request.caller.project
     asked, parent = requests.new_job(request.read(required=True), request.caller)
+    traces.give(traces.of_headers(request.meta), [asked.meta])
     job: Any
     if parent is None:
         (job,) = engine.enqueue([asked])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
 from jobs.http.parameters import Word
 from jobs.http.request import Meta
-from jobs.spec import fields, versions
+from jobs.spec import fields, traces, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.members import (
@@ -134,8 +135,17 @@ class Settling(Members):
     )
 
 
+# Anything, because one that is not valid is ignored (W3C Trace Context §3.2).
+TRACEPARENT = Anything(
+    "W3C trace context of the worker's span. Without it, a report that comes alone takes the "
+    "header of that name. One that is not valid is ignored.",
+    schema={"type": "string"},
+)
+
+
 class JobAck(Settling):
     result = Anything()
+    traceparent = optional(TRACEPARENT)
 
 
 class Trace(Member[list[str] | None]):
@@ -167,6 +177,7 @@ class JobNack(Settling):
         "What went wrong: an object, or a text.",
         schema={"oneOf": [ErrorMembers.reference(), {"type": "string"}]},
     )
+    traceparent = optional(TRACEPARENT)
     requeue = Boolean("Return the job unfinished; `error` is then optional.").default(False)
     retry_in = Period()
 
@@ -474,6 +485,19 @@ def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
         if body.get(name) is not None:
             raise refuse(name, "The address of the request names a job; send a list without one.")
     return body | {"job_id": str(job)}
+
+
+def trace(reports: Sequence[Completion | Failure], items: Sequence[Document], meta: Meta) -> None:
+    """Read the trace contexts in which a worker sent its reports.
+
+    Args:
+        meta: the headers, which hold for a report that comes alone.
+    """
+    for report, item in zip(reports, items, strict=True):
+        context = traces.context_of(item.get) or (
+            traces.of_headers(meta) if len(reports) == 1 else {}
+        )
+        report.traceparent = context.get(traces.TRACEPARENT, "")
 
 
 def completion(body: Document, caller: Caller) -> Completion:

@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
+from jobs.record import tracing
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive
@@ -226,6 +227,7 @@ class Command(BaseCommand):
                 code = 1
         if len(process.active) and not given["reload"]:
             # A handler ignored its shutdown, and would keep the interpreter running.
+            tracing.flush()
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

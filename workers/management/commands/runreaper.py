@@ -18,10 +18,12 @@ from django.utils import timezone
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
-from workers.chores import reaper
+from workers import json_log
+from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
 from workers.runtime import handlers
 
+logger = logging.getLogger("workers.reaper")
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that triggers a warning."""
 PATIENCE = (0.5, 1, 2, 5)
@@ -61,7 +63,10 @@ class Command(BaseCommand):
         if options["once"]:
             self._once(options["only"])
             return
-        with reaper.sending(options["only"]):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(reaper.sending(options["only"]))
+            if not options["only"] or "tallies" in options["only"]:
+                stack.enter_context(metric_export.exporting())
             self._loop(interval, options["only"])
 
     def _once(self, only: list[str]) -> None:
@@ -134,5 +139,8 @@ class Command(BaseCommand):
         os._exit(1)
 
     def _say(self, line: str) -> None:
+        if json_log.is_used():
+            logger.info("%s", line)
+            return
         self.stdout.write(f"{timezone.now():%Y-%m-%d %H:%M:%S} {line}")
         self.stdout.flush()
