@@ -386,7 +386,9 @@ def test(subscription: WebhookSubscription) -> Outcome:
         tries=1,
     )
     if not testing.acquire(blocking=False):
-        raise TooManyConnections("Other webhooks are being tested: try again in some seconds.")
+        raise TooManyConnections(
+            "Other webhooks are being tested: try again in some seconds.", limit=TESTS_AT_ONCE
+        )
     try:
         attempt = attempt_of(row, subscription, now)
         outcome = send(replace(attempt, timeout=min(attempt.timeout, TEST_TIMEOUT)))
