@@ -26,7 +26,9 @@ from .middleware import enqueue_chain
 from .options import StepOptions
 from .place import current
 from .producer import envelope_of, step_document
+from .running import parent
 from .spec.identifiers import uuid7
+from .spec.lineage import PARENT
 from .spec.validation import TYPE_PATTERN
 from .spec.workflow_plans import plan_of
 
@@ -224,6 +226,8 @@ def _set(options: Mapping[str, Any]) -> dict[str, object]:
 
 def _document(step: Step, names: Mapping[Step, str]) -> dict[str, Any]:
     document = step_document(_passed_on(step.item) if enqueue_chain else step.item)
+    # Its root is worked out when the step begins.
+    document |= {name: job_id for name, job_id in parent().items() if name == PARENT}
     if step in names:
         document["id"] = names[step]
     waits_for = [

@@ -155,6 +155,11 @@ class Settings:
     )
     WORKER_RETENTION: timedelta = duration(DAY, "How long terminated workers stay listed.")
     EVENT_RETENTION: timedelta = duration(7 * DAY, "How long events are kept.")
+    EVENTS_PER_JOB: int = option(
+        1_000,
+        "Events that are kept of one job, such as one that reports progress for hours: the oldest "
+        "of more are deleted.",
+    )
 
     # Middleware around every enqueue and execution of this site
     ENQUEUE_MIDDLEWARE: list = option(

@@ -24,6 +24,7 @@ from .handles import Handles, JobHandle, identified
 from .middleware import enqueue_chain
 from .options import JobOptions, Moment, Period, Retry, RetryPolicy
 from .place import current
+from .running import adopt
 from .spec import fields
 from .spec.batches import STRICTLY, Arguments, Memory, checked_once, uniform
 from .spec.durations import format_duration
@@ -133,6 +134,7 @@ def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | 
     has_middleware = bool(enqueue_chain)
     together = None if has_middleware else uniform(batch, check, _all_plain_args)
     if together is not None:
+        adopt(together)
         return Handles(place.deliver(together), place)
     made: list[NewJob | None] = []
     known = {} if len(batch) > 1 else memory
@@ -148,7 +150,9 @@ def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | 
                 refusal.details["index"] = index
                 refusal.args = (refusal.message,)
             raise
-    place.deliver([job for job in made if job is not None])
+    new = [job for job in made if job is not None]
+    adopt(new)
+    place.deliver(new)
     return Handles(made, place)
 
 

@@ -38,6 +38,7 @@ OF_BOTH = {
     "test_every_binding",
     "test_fifth_protocol",
     "test_fleet",
+    "test_history",
     "test_housekeeping",
     "test_maintenance",
     "test_marks",

@@ -49,6 +49,7 @@ ACTION_TAKES = {
     ("job", "retry"): "retry_job",
     ("job", "run_now"): "run_job",
     ("job", "discard"): "discard_job",
+    ("job", "erase"): "erase_job",
     ("deadjob", "retry"): "retry_job",
     ("deadjob", "discard"): "discard_job",
     ("queue", "pause"): "pause_queue",

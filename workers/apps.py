@@ -17,7 +17,7 @@ class WorkersConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.conf import ojs_settings
-        from jobs.engine import schemas
+        from jobs.engine import history, schemas
         from jobs.models.labels import translate_labels
 
         from . import code_schedules
@@ -25,10 +25,11 @@ class WorkersConfig(AppConfig):
         # Importing them connects receivers and declares permissions.
         from .access import table as access  # noqa: F401
         from .alerts import watch
-        from .chores import finished_tasks, log  # noqa: F401
+        from .chores import finished_tasks, log, tallies  # noqa: F401
         from .fleet.declared_versions import declaring
 
         schemas.declared_by[:] = [declaring]
+        history.catching_up[:] = [tallies.count]
         translate_labels(self)
         code_schedules.thread.at_first_request()
         watch.thread.at_first_request()

@@ -16,6 +16,7 @@ ojs = partial(Command, Binding.OJS)
 admin = partial(Command, Binding.ADMIN)
 
 EVENTS = "Those of the project's own jobs."
+GONE = "Of a job that was deleted, only for keys without a project."
 FIGURES = "Its figures are those of the project's own jobs."
 
 declare(
@@ -50,6 +51,12 @@ declare(
     ojs("cron.resume", PRODUCE, OWN),
     ojs("cron.trigger", PRODUCE, OWN),
     ojs("events.list", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("history.of_job", PRODUCE, OWN, reads=True, note=GONE),
+    ojs("history.lineage", PRODUCE, OWN, reads=True),
+    ojs("history.search", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("history.statistics", PRODUCE, NOTHING, reads=True),
+    ojs("history.purge_job", PURGE, OWN, note=GONE),
+    ojs("history.purge", PURGE, NOTHING),
     ojs("live.of_job", PRODUCE, OWN, reads=True),
     ojs("live.of_queue", PRODUCE, OWN, reads=True, note=EVENTS),
     ojs("live.of_channel", PRODUCE, OWN, reads=True, note=EVENTS),
@@ -123,6 +130,12 @@ declare(
     admin("schemas.validation", READ, SHARED, reads=True),
     admin("schemas.set_validation", WRITE, NOTHING),
     admin("history.retrieve", READ, NOTHING, reads=True),
+    admin("execution.of_job", READ, OWN, reads=True, hides=True, note=GONE),
+    admin("execution.lineage", READ, OWN, reads=True),
+    admin("execution.search", READ, OWN, reads=True, hides=True, note=EVENTS),
+    admin("execution.statistics", READ, NOTHING, reads=True),
+    admin("execution.purge_job", PURGE, OWN, note=GONE),
+    admin("execution.purge", PURGE, NOTHING),
     admin("system.maintenance", READ, NOTHING, reads=True),
     admin("system.switch", WRITE, NOTHING),
     admin("system.config", READ, NOTHING, reads=True),

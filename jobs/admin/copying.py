@@ -24,12 +24,13 @@ from ..models import Job, OperatorAction
 from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import State
+from ..spec.lineage import PARENT
 from ..spec.validation import SYSTEM_MANAGED, NewJob
 from ..store.database import atomic
 from . import display
 from .job_form import FIELDS, JobForm, enqueue, suggest
 
-LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique"}
+LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique", PARENT}
 """Fields of the original that a copy lacks. A unique policy would find the original."""
 SHOWN = 10
 """Copies that the page of a job names."""

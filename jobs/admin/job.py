@@ -17,9 +17,10 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
+from ..access.audit import of_request, record_action
 from ..models import Job
 from ..record import dashboard
-from ..spec.lifecycle import Event, State, sources
+from ..spec.lifecycle import TERMINAL, Event, State, sources
 from . import display
 from .base import may
 from .confirm import Answer, Question, ask, back_to_list, in_batches, say
@@ -58,12 +59,13 @@ class JobAdmin(JobPages):
     # The primary key is a UUIDv7: newest first needs no sort, and a keyset can start at any row.
     ordering = ("-id",)
     sortable_by = ()
-    actions = ("retry", "run_now", "cancel", "discard")
+    actions = ("retry", "run_now", "cancel", "discard", "erase")
     buttons: ClassVar[dict[str, Any]] = {
         "cancel": _("Cancel"),
         "retry": _("Retry"),
         "run_now": _("Run now"),
         "discard": _("Discard"),
+        "erase": _("Erase"),
     }
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
@@ -92,6 +94,7 @@ class JobAdmin(JobPages):
     has_retry_permission = may("ojs_jobs.retry_job")
     has_run_permission = may("ojs_jobs.run_job")
     has_discard_permission = may("ojs_jobs.discard_job")
+    has_erase_permission = may("ojs_jobs.erase_job")
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
@@ -131,6 +134,11 @@ class JobAdmin(JobPages):
         answer = ask(self, request, queryset, DISCARD)
         return discard(self, request, answer) if isinstance(answer, Answer) else answer
 
+    @admin.action(description=_("Erase selected finished jobs"), permissions=["erase"])
+    def erase(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
+        answer = ask(self, request, queryset, ERASE)
+        return erase(self, request, answer) if isinstance(answer, Answer) else answer
+
 
 def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Retry the confirmed jobs, and record it in the history of those that were retried."""
@@ -168,6 +176,22 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     return back_to_list(request)
 
 
+def erase(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
+    """Erase those of the confirmed jobs that have finished; the audit has their number only."""
+    done = engine.erasure.erase(Job.objects.filter(pk__in=answer.ids)).jobs
+    if done:
+        record_action(
+            of_request(request), "erase_job", kind="job", count=done, reason=answer.reason
+        )
+    text = ngettext(
+        "%(count)d job was erased with every trace.",
+        "%(count)d jobs were erased with every trace.",
+        done,
+    )
+    say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+    return back_to_list(request)
+
+
 def as_jobs(answer: Answer) -> Answer:
     """Turn the answer's objects into `Job`s, wherever they were listed: a job has one history."""
     jobs = [Job(pk=job.pk, type=job.type) for job in answer.objects]
@@ -186,6 +210,7 @@ STATES = {
     "retry": (State.DISCARDED,),
     "run_now": sources(Event.TIMER, State.AVAILABLE) + sources(Event.ACTIVATE, State.AVAILABLE),
     "discard": (State.DISCARDED,),
+    "erase": tuple(sorted(TERMINAL)),
 }
 """The states in which each verb has an effect."""
 MOST_JOBS = 50_000
@@ -238,4 +263,17 @@ DISCARD = about_jobs(
     button=_("Delete these jobs"),
     is_destructive=True,
     states=STATES["discard"],
+)
+ERASE = about_jobs(
+    action="erase",
+    title=_("Erase jobs"),
+    consequence=_(
+        "These jobs are deleted with every trace of what they were about: results, errors, their "
+        "history, and selections in the audit. A job of a finished workflow is erased with the "
+        "workflow. Jobs that have not finished, or whose results are waited for, are left alone. "
+        "There is no way back."
+    ),
+    button=_("Erase these jobs"),
+    is_destructive=True,
+    states=STATES["erase"],
 )

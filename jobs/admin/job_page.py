@@ -27,6 +27,7 @@ from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy, related
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
+from .lineage import lineage
 from .notices import maintenance_now
 from .search import HELP, search
 from .timeline import bar, timeline
@@ -179,6 +180,7 @@ class JobPages(ReadOnlyModelAdmin):
         context["timeline"] = timeline(job, self.admin_site.name)
         context["bar"] = bar(context["timeline"])
         context["original_of_job"], context["copies_of_job"] = related(job, self.admin_site.name)
+        context["lineage"] = lineage(job, self.admin_site.name)
         job.maintenance = maintenance_now(request)
         context["why"] = why(job)
         context["reasons"] = self._reasons(request, context["why"])

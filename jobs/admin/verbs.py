@@ -26,6 +26,8 @@ VERBS = {
     "cancel_job": _("cancelled jobs"),
     "discard_job": _("discarded jobs"),
     "delete_job": _("deleted jobs"),
+    "erase_job": _("erased jobs"),
+    "purge_history": _("deleted execution history"),
     "change_job": _("changed jobs"),
     "cancel_workflow": _("cancelled workflows"),
     "pause_queue": _("paused queues"),

@@ -13,6 +13,7 @@ from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
 from .admin.urls import Endpoint
 from .bulk import BulkViewSet
 from .cron import CronViewSet
+from .history import HistoryViewSet
 from .jobs import JobViewSet
 from .live import LiveViewSet
 from .queue_ops import QueueOperationsViewSet as Queues
@@ -41,6 +42,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/jobs/bulk/delete", "bulk-delete", BulkViewSet, {"post": "delete_finished"}),
     (JOB, "job", JobViewSet, {"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
     (f"{JOB}/retries", "job-retries", JobViewSet, {"get": "retries"}),
+    (
+        f"{JOB}/history",
+        "job-history",
+        HistoryViewSet,
+        {"get": "of_job", "delete": "purge_job"},
+    ),
+    (f"{JOB}/lineage", "job-lineage", HistoryViewSet, {"get": "lineage"}),
+    ("v1/history", "history", HistoryViewSet, {"get": "search", "delete": "purge"}),
+    ("v1/history/stats", "history-stats", HistoryViewSet, {"get": "statistics"}),
     (f"{JOB}/cancel", "job-cancel", JobViewSet, {"post": "cancel"}),
     (f"{JOB}/activate", "job-activate", JobViewSet, {"post": "activate"}),
     ("v1/workflows", "workflows", WorkflowViewSet, {"get": "list", "post": "create"}),

@@ -4,7 +4,7 @@ from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
-from . import bounds, bulk, limits, queue_policy, queues, schemas
+from . import bounds, bulk, erasure, history, limits, queue_policy, queues, schemas
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimOptions, claim, claim_chosen, exchange
@@ -41,6 +41,7 @@ from .flow import repair
 from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
+from .lineage import children_of, find_lineage, lineage_of
 from .outcomes import Outcome
 from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
@@ -74,6 +75,7 @@ __all__ = [
     "cancel",
     "cancel_jobs",
     "cancel_workflow",
+    "children_of",
     "claim",
     "claim_chosen",
     "clear_checkpoint",
@@ -86,21 +88,25 @@ __all__ = [
     "enqueue",
     "enqueue_after",
     "enqueue_due_schedules",
+    "erasure",
     "exchange",
     "expire",
     "extend",
     "fail",
     "find_checkpoint",
+    "find_lineage",
     "forget_queues",
     "forget_specs",
     "forward_dead",
     "freed_by",
+    "history",
     "is_final",
     "is_too_large",
     "keep_alive",
     "last_reservation",
     "let_time_pass",
     "limits",
+    "lineage_of",
     "matching_types",
     "not_dead",
     "pause",

@@ -18,7 +18,7 @@ from ..store import clock
 from ..store.contract import ANY_REGISTRY, stamp
 from ..store.database import alias, atomic, on_commit
 from ..store.stores import store
-from . import bounds, limits, maintenance, queue_policy, schemas
+from . import bounds, limits, lineage, maintenance, queue_policy, schemas
 from .unique import Conflicts
 
 BATCH = 1000
@@ -124,8 +124,10 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
         InMaintenance: enqueues are refused now.
         Guarded: a queue must admit the jobs first; nothing was stored.
         InvalidArguments: a job does not match the schema of its type.
+        InvalidRequest: there is no such parent.
     """
     lenient = bounds.are_accepted()
+    lineage.settle(new, lenient=lenient)
     found, registry = schemas.checked(new, lenient=lenient)
     while not _store_checked(found, registry, admitted):
         # A schema has been registered or changed since this process read them.

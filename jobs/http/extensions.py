@@ -20,6 +20,7 @@ EXTENSIONS = [
     "urn:ojs:ext:backpressure",
     "urn:ojs:ext:bulk-operations",
     "urn:ojs:ext:dead-letter",
+    "urn:ojs:ext:durable-execution",
     "urn:ojs:ext:experimental:job-versioning",
     "urn:ojs:ext:payload-limits",
     "urn:ojs:ext:progress",
@@ -37,6 +38,8 @@ EXTENSIONS = [
 """The last ones are this server's own: lists in ACK and FAIL, acks and failures in FETCH,
 `wait_ms`, `jobs_lost` in BEAT, the metrics for autoscalers, and documents from which the worker
 protocol differs in a requirement."""
+HISTORY = "urn:ojs:ext:execution-history"
+"""Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 WEBHOOKS = "urn:ojs:ext:webhooks"
@@ -57,6 +60,7 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
     """Return the names of the extensions that the server of this request has."""
     return [
         *EXTENSIONS,
+        *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
         *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
         *observed(),

@@ -192,6 +192,51 @@ class WorkflowQuery(Page):
     name = Word()
 
 
+COMMAS = "Several, separated by commas."
+DATE_TIME: Schema = {"format": "date-time"}
+
+
+class ExecutionQuery(Members):
+    """The history of a job."""
+
+    limit = WholeNumber("Most entries of a page.", least=1, most=1000).default(50)
+    cursor = Word("`next_cursor` of the page before.")
+
+
+class ExecutionSearch(Members):
+    """The history of all jobs."""
+
+    query = Word("A text that the entry contains.")
+    start = Word("Then or later.", schema=DATE_TIME)
+    end = Word("Before.", schema=DATE_TIME)
+    event_types = Word(COMMAS)
+    queues = Word(COMMAS)
+    job_types = Word(COMMAS)
+    actor_type = OneOf(("worker", "client", "system", "user"))
+    limit = WholeNumber(
+        "Most entries of a page. More than 1000 count as 1000.", least=1, most=1_000_000_000
+    ).default(50)
+    cursor = Word("`next_cursor` of the page before.")
+
+
+class ExecutionStatistics(Members):
+    """Sums of the history."""
+
+    start = Word("A day before `end` where it is left out.", schema=DATE_TIME)
+    end = Word(schema=DATE_TIME)
+    queues = Word(COMMAS)
+    job_types = Word("Several, separated by commas. Not together with `queues`.")
+    group_by = OneOf(("minute", "hour", "day")).default("hour")
+
+
+class ExecutionPurge(Members):
+    """Events to delete."""
+
+    before = Word("Older ones are deleted.", schema=DATE_TIME).required()
+    queues = Word(COMMAS)
+    event_types = Word(COMMAS)
+
+
 class CronQuery(Page):
     enabled = OneOf(("true", "false"), **TRUTH)
 

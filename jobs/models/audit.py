@@ -28,7 +28,7 @@ class OperatorAction(models.Model):
     """Who did what to how many, why, and from where. Never changed, never deleted by hand.
 
     Refused requests are recorded here too, as actions of the server; only these are deleted when
-    they are old.
+    they are old. Erasing jobs removes them from selections.
     """
 
     # No foreign keys: the record outlives its actor and its targets, and a site's users may live

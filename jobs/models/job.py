@@ -7,14 +7,22 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
 from ..spec.lifecycle import TERMINAL, WAITING, State
+from ..spec.lineage import PARENT
+from ..store.expressions import MemberText
 from .querysets import JobQuerySet
 
 DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
+
+
+PARENT_KEY = MemberText("attributes", PARENT)
+"""The id of the job's parent, as text; null for most."""
+HAS_PARENT = Q(IsNull(PARENT_KEY, False))
 
 
 class Job(models.Model):
@@ -116,6 +124,7 @@ class Job(models.Model):
             ("cancel_job", _("Can cancel jobs")),
             ("retry_job", _("Can retry discarded jobs")),
             ("discard_job", _("Can delete jobs from the dead letter")),
+            ("erase_job", _("Can erase finished jobs with every trace")),
             ("run_job", _("Can run waiting jobs now")),
             ("enqueue_job", _("Can enqueue jobs by hand")),
             ("view_job_args", _("Can see arguments that are redacted for others")),
@@ -219,6 +228,13 @@ class Job(models.Model):
                 "created_at",
                 name="ojs_job_unique",
                 condition=Q(unique_key__isnull=False),
+            ),
+            # The children of a job. Jobs without a parent are in no index; no statement changes the
+            # attributes later.
+            models.Index(
+                PARENT_KEY,
+                name="ojs_job_parent",
+                condition=HAS_PARENT,
             ),
         ]
         constraints = [

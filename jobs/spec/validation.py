@@ -20,6 +20,7 @@ from .durations import LONGEST
 from .fields import Document, refuse
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
+from .lineage import PARENT, ROOT
 from .members import (
     CENTURY,
     LARGEST,
@@ -82,6 +83,7 @@ SYSTEM_MANAGED = frozenset(
         "result_size_bytes",
         "warnings",
         "workflow_id",
+        ROOT,
         "parent_results",
         "progress",
         "retry_delay_ms",
@@ -215,6 +217,7 @@ class Envelope(
         echoed=True,
     )
     version = Options.version
+    parent_id = ClientId("The job that enqueues it (OJS execution history §5).")
     options = Object(of=NestedOptions)
 
 
@@ -503,6 +506,9 @@ def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
     schema = Envelope.schema.read(document)
     if schema is not None:
         kept["schema"] = schema
+    parent = Envelope.parent_id.read(document)
+    if parent is not None:
+        kept[PARENT] = str(parent)
     for name in KEPT_AS_SENT:
         value = options.get(name)
         if value is not None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BooleanField, Func, JSONField, Value
+from django.db.models import BooleanField, Func, IntegerField, JSONField, TextField, Value
 
 
 class JSONArrayHas(Func):
@@ -130,3 +130,39 @@ class JSONMerged(Func):
             arg_joiner=", '{}'), ",
             **extra,
         )
+
+
+class Bytes(Func):
+    """The size of a JSON column in bytes, as the database writes it."""
+
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = "octet_length((%(expressions)s)::text)"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = "length(CAST(%(expressions)s AS BLOB))"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+
+class MemberText(Func):
+    """The beginning of a text in a JSON object, for an index: `MemberText("attributes", "parent")`.
+
+    Django's own transforms pass the name as a parameter, with which SQLite finds no index; and a
+    long text would not fit into an index of PostgreSQL.
+    """
+
+    output_field = TextField()
+
+    def __init__(self, object: str, name: str, **extra: Any) -> None:
+        super().__init__(object, **extra)
+        self.name = name
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = f"left(%(expressions)s ->> '{self.name}', 64)"
+        return super().as_sql(compiler, connection, template=template, **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = f"substr(json_extract(%(expressions)s, '$.{self.name}'), 1, 64)"
+        return super().as_sql(compiler, connection, template=template, **extra)

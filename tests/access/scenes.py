@@ -160,6 +160,9 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         "dead": JobFactory(dead=True, **about),
     }
     JobErrorFactory(job=jobs["dead"], message=f"login(password='{SECRET}')")
+    error = {"type": "broken", "message": f"login(password='{SECRET}')"}
+    failed = job_event("job.failed", jobs["dead"], time=ago(1), data={"error": error})
+    Event.objects.bulk_create([failed])
     engine.save_checkpoint(jobs["active"].pk, {"token": SECRET}, worker_id=worker)
     step = {"type": "a.b", "args": ARGS, "options": {"queue": f"flow{mark}"}}
     workflow = engine.create_workflow(

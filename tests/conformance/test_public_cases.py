@@ -26,6 +26,7 @@ EXTENSIONS = {
     "urn:ojs:ext:backpressure": "ext-backpressure",
     "urn:ojs:ext:bulk-operations": "level-4-advanced/bulk",
     "urn:ojs:ext:dead-letter": "ext-dead-letter",
+    "urn:ojs:ext:durable-execution": "ext-durable-execution",
     "urn:ojs:ext:experimental:job-versioning": "ext-job-versioning",
     "urn:ojs:ext:progress": "ext-progress",
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
@@ -35,14 +36,14 @@ EXTENSIONS = {
 }
 OURS = "urn:ojs:ext:x:"
 OF_OUR_OWN = {
+    "urn:ojs:ext:execution-history",
     "urn:ojs:ext:experimental:realtime",
     "urn:ojs:ext:payload-limits",
     "urn:ojs:ext:results",
 }
 """Extensions without cases in the public suite; docs/extensions names the tests of each
-requirement, `tests/realtime` has those of the first."""
+requirement, `tests/realtime` has those of the second."""
 PARTS = (
-    "ext-durable-execution",
     "ext-graceful-shutdown",
     "ext-middleware",
     "ext-observability",

@@ -400,10 +400,30 @@ def test_arguments_that_do_not_match_are_refused_as_on_the_page(api):
     assert shown["error"]["details"].items() <= refusal["details"].items()
 
 
+def test_the_history_of_the_page_is_what_the_server_answers():
+    page = ROOT / "docs" / "extensions" / "execution-history.md"
+    (shown,) = (json.loads(block.text) for block in of(page, "json"))
+    client = OJSClient(make_key("docs", scopes=["produce", "work"])[1])
+    job_id = client.pushed(queue="email", args=["user@example.com", "welcome"])
+    client.fetch("email", worker_id="worker-1")
+
+    found = client.see(f"jobs/{job_id}/history").json()
+
+    changing = ("id", "job_id", "timestamp", "next_cursor")
+    for entry in (*shown["events"], *found["events"]):
+        assert set(changing[:3]) <= entry.keys()
+        for name in changing:
+            entry.pop(name, None)
+    assert found == shown
+
+
 def test_every_document_is_tried():
     found = {page.stem for page in PAGES if of(page, "json", "yaml", "nginx")}
 
-    assert found == {"alerts", "metrics", "schema-registry", "versioning", "deploy", "README"}
+    assert found == {
+        *("alerts", "metrics", "schema-registry", "execution-history"),
+        *("versioning", "deploy", "README"),
+    }
 
 
 def test_the_values_of_the_page_are_those_of_the_chart():

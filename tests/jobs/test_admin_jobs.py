@@ -289,9 +289,9 @@ def test_a_discarded_job_is_retried_from_the_list_of_jobs():
         ("pending", ["run_now", "cancel"]),
         ("active", ["cancel"]),
         ("retryable", ["run_now", "cancel"]),
-        ("completed", []),
-        ("cancelled", []),
-        ("discarded", ["retry", "discard"]),
+        ("completed", ["erase"]),
+        ("cancelled", ["erase"]),
+        ("discarded", ["retry", "discard", "erase"]),
     ],
 )
 def test_a_job_page_offers_what_its_state_allows(admin_client, state, offered):

@@ -208,6 +208,12 @@ def test_counts_above_a_list_and_depths_of_queues_are_read_from_indexes(big_tabl
     assert "Sort Key: ojs_jobs_job.rate_key" not in depths
 
 
+def test_the_children_of_a_job_are_found_by_their_index(big_table):
+    found = plan_of(lambda: list(engine.children_of([str(uuid7()), str(uuid7())])), "SELECT")
+
+    assert indexes(found) == {"ojs_job_parent"}
+
+
 NOT_HEAP_ONLY = """
     SELECT sum(pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid))
       FROM pg_class

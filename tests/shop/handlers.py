@@ -13,6 +13,7 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
+import jobs
 from workers.runtime import Discard, Retry, Snooze, handler
 
 PAUSE = 0.02
@@ -71,6 +72,20 @@ def resume(context: Any, name: str) -> list[Any]:
     if context.attempt == 1:
         raise Retry(0, "crashed half way")
     return [*before, context.last_checkpoint]
+
+
+@handler("shop.deliver")
+def deliver(context: Any, name: str) -> Any:
+    """Consist of two steps, of which the second fails at first."""
+
+    def send() -> str:
+        mark(f"{name}.sent", str(context.attempt))
+        if context.attempt == 1:
+            raise Retry(0, "no connection")
+        return "sent"
+
+    child = context.step("enqueue", lambda: str(jobs.enqueue("shop.noop", [1]).id))
+    return [child, context.step("send", send)]
 
 
 @handler("shop.resume_on_cue")

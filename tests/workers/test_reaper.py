@@ -137,6 +137,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "old-results",
         "old-workflows",
         "old-events",
+        "long-histories",
         "old-refusals",
         "alerts",
         "old-alerts",

@@ -145,6 +145,15 @@ def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
     assert Job.objects.get(pk=made.id).result == [True, {"done": 1}, {"done": 2}]
 
 
+def test_a_step_is_done_once_and_what_it_enqueues_is_a_child_of_its_job(shop):
+    made = jobs.enqueue("shop.deliver", ["deliver"])
+    with shop.worker():
+        becomes(made, "completed")
+    child = Job.objects.get(type="shop.noop")
+    assert Job.objects.get(pk=made.id).result == [str(child.pk), "sent"]
+    assert child.attributes == {"parent_id": str(made.id), "root_id": str(made.id)}
+
+
 def test_progress_is_there_to_be_seen_while_the_job_runs(either_shop):
     made = jobs.enqueue("shop.advance", ["advance"])
     with either_shop.worker():

@@ -190,6 +190,12 @@ CHORES = (
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore(
+        "long-histories",
+        engine.history.trim_histories,
+        "events of long histories deleted",
+        timedelta(minutes=30),
+    ),
     Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     # Half the intended period, as above: rules are checked every ten seconds.
     Chore("alerts", evaluation.evaluate, "rules checked", timedelta(seconds=5)),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -54,6 +55,8 @@ ExceptionInfo: TypeAlias = (
 )
 """What `logging` takes as `exc_info`."""
 NO_LINK = WorkerLink()
+STEPS, STATE = "ojs.steps", "state"
+"""Members of the checkpoint of a job with steps."""
 NO_TIME = timedelta()
 
 
@@ -100,6 +103,11 @@ class JobContext:
         """Whether an earlier attempt, or this one, has saved its state."""
         self.last_checkpoint: JSON = checkpoint.get("state") if checkpoint else None
         """What `checkpoint()` saved last; None if nothing was."""
+        self._done: dict[str, JSON] = {}
+        """Step → its result, of the steps that are done."""
+        self._called: set[str] = set()
+        if isinstance(self.last_checkpoint, dict) and STEPS in self.last_checkpoint:
+            self._take_steps(self.last_checkpoint)
         self.line = NO_LINK
         self._is_cancelled = False
         self.cancelled_because = ""
@@ -165,11 +173,71 @@ class JobContext:
             Unavailable: over HTTP, the server could not be reached; nothing was saved.
         """
         kept: JSON = jsonable(state, "checkpoint")
-        self.line.keep(self, kept)
+        self._keep(kept, self._done)
         self.has_checkpoint, self.last_checkpoint = True, kept
+
+    def _keep(self, state: JSON, done: dict[str, JSON]) -> None:
+        # A job has one checkpoint: with steps, the handler's own state is a part of it.
+        together: dict[str, Any] = {STEPS: done}
+        if state is not None:
+            together[STATE] = state
+        self.line.keep(self, together if done else state)
+
+    def _take_steps(self, kept: dict[str, Any]) -> None:
+        """Take apart what `_keep` has put together."""
+        self._done = dict(kept[STEPS])
+        self.last_checkpoint = kept.get(STATE)
+        self.has_checkpoint = STATE in kept
 
     async def acheckpoint(self, state: object) -> None:
         await sync_to_async(self.checkpoint, thread_sensitive=False)(state)
+
+    def step(self, name: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> JSON:
+        """Call `function` once, even if the job takes several attempts; return its result.
+
+            charge = context.step("charge", pay, order.pk)
+
+        The result is part of the job's checkpoint. An attempt after a failure, or after a crash,
+        gets it from there and goes on behind the step. A crash between the end of the function and
+        the checkpoint runs it again, unless both are in one transaction on the jobs' database:
+        around the call, or of a handler with `atomic_ack`.
+
+        An exception of the function is one of the handler: `raise Retry(in_=60)` ends the attempt,
+        and the next one begins with this step.
+
+        Raises:
+            ValueError: this attempt has called a step of this name already.
+            InvalidRequest: the result is not JSON.
+            Refused, Unavailable: as for `checkpoint()`; the results of all steps count.
+        """
+        if self._begin(name):
+            return self._done[name]
+        return self._end(name, function(*args, **kwargs))
+
+    async def astep(
+        self, name: str, function: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> JSON:
+        """`step()` for async handlers; the function may be async."""
+        if self._begin(name):
+            return self._done[name]
+        result = function(*args, **kwargs)
+        if isawaitable(result):
+            result = await result
+        return await sync_to_async(self._end, thread_sensitive=False)(name, result)
+
+    def _begin(self, name: str) -> bool:
+        """Return whether the step is done."""
+        if name in self._called:
+            raise ValueError(f"The step {name!r} was called before in this attempt.")
+        self._called.add(name)
+        return name in self._done
+
+    def _end(self, name: str, result: object) -> JSON:
+        kept: JSON = jsonable(result, f"step {name}")
+        done = self._done | {name: kept}
+        self._keep(self.last_checkpoint, done)
+        self._done = done
+        return kept
 
     def progress(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.middleware import execution_chain
 from jobs.record import tracing
+from jobs.running import current_job
 from jobs.spec.jsonable import jsonable
 from jobs.store.database import atomic
 from workers import protocol
@@ -22,9 +22,6 @@ from workers import protocol
 from .context import JobContext
 from .handling import Handler
 from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
-
-current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
-"""The job this thread or task runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Any
 from django.urls import path
 
 from ...http.base import OJSViewSet
+from ..history import AdminHistoryViewSet
 from .bulk import AdminBulkViewSet
 from .dead_letter import AdminDeadLetterViewSet
 from .history import HistoryViewSet
@@ -39,6 +40,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (JOB, "job", AdminJobViewSet, {"get": "retrieve"}),
     (f"{JOB}/cancel", "job-cancel", AdminJobViewSet, {"post": "cancel"}),
     (f"{JOB}/retry", "job-retry", AdminJobViewSet, {"post": "retry"}),
+    (
+        f"{JOB}/history",
+        "job-history",
+        AdminHistoryViewSet,
+        {"get": "of_job", "delete": "purge_job"},
+    ),
+    (f"{JOB}/lineage", "job-lineage", AdminHistoryViewSet, {"get": "lineage"}),
+    ("history", "history", AdminHistoryViewSet, {"get": "search", "delete": "purge"}),
+    ("history/stats", "history-stats", AdminHistoryViewSet, {"get": "statistics"}),
     ("dead-letter", "dead-letter", AdminDeadLetterViewSet, {"get": "list", "delete": "purge"}),
     ("dead-letter/stats", "dead-letter-stats", AdminDeadLetterViewSet, {"get": "stats"}),
     ("dead-letter/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),

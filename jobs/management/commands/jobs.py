@@ -6,6 +6,7 @@
     manage.py jobs retry --state discarded --type email.send
     manage.py jobs run 019539a4-0000-7000-8000-000000000001
     manage.py jobs tail --type email.send
+    manage.py jobs erase --meta customer=c-17
 
 `--json` prints JSON: an array or an object; of `tail`, an object on each line.
 """
@@ -27,7 +28,7 @@ from django.core.management.base import (
     DjangoHelpFormatter,
 )
 
-from jobs import engine, handles, producer
+from jobs import engine, handles, history, producer
 from jobs.access.audit import of_shell, record_action
 from jobs.errors import OJSError
 from jobs.handles import JobHandle
@@ -45,6 +46,7 @@ HELP = {
     "retry": "give discarded jobs, or cancelled ones named by id, fresh attempts",
     "run": "make jobs that wait for their time, a retry or an activation available now",
     "cancel": "cancel unfinished jobs",
+    "erase": "delete finished jobs and every trace of what they were about",
     "tail": "show what happens to jobs, as it happens, until Ctrl-C",
 }
 BATCH = 500
@@ -79,9 +81,17 @@ class Command(BaseCommand):
             sub.add_argument("--json", action="store_true", help="print JSON")
             if verb == "show":
                 sub.add_argument("id")
-            if verb in ("retry", "run", "cancel"):
+            if verb in ("retry", "run", "cancel", "erase"):
                 sub.add_argument("id", nargs="*")
                 sub.add_argument("--reason", default="", help="for the record")
+            if verb == "erase":
+                sub.add_argument(
+                    "--meta",
+                    action="append",
+                    default=[],
+                    metavar="NAME=VALUE",
+                    help="the jobs whose meta has this text; may be given several times",
+                )
             if verb == "enqueue":
                 sub.add_argument("type")
                 sub.add_argument("arguments", nargs="?", default="[]", help="a JSON array")
@@ -208,6 +218,29 @@ class Command(BaseCommand):
 
     def _cancel(self) -> None:
         self._act("cancel_job", "cancelled", UNFINISHED)
+
+    def _erase(self) -> None:
+        members = [text.partition("=") for text in self.options["meta"]]
+        meta = {name: value for name, _, value in members}
+        # Not in one transaction: the record must not name what was erased, whatever happens.
+        done = history.erase(ids=self.options["id"], meta=meta)
+        # Not the values, which may be what had to be erased.
+        chosen = {"meta": sorted(meta)} if meta else {}
+        record_action(
+            of_shell(),
+            "erase_job",
+            kind="job",
+            count=done.jobs,
+            selection=chosen,
+            reason=self.options["reason"],
+        )
+        left = [str(job_id) for job_id in done.left]
+        if self.options["json"]:
+            self._print({"jobs": done.jobs, "events": done.events, "left": left})
+        else:
+            self.stdout.write(f"{done.jobs} erased, with {done.events} events.")
+        if left:
+            raise CommandError(f"Not finished, and left: {', '.join(left)}")
 
     def _act(self, verb: str, word: str, states: Collection[str]) -> None:
         """Act on the given jobs, or on all that match, in batches."""

@@ -13,6 +13,7 @@ from . import (
     admin_queues,
     bulk,
     fleet,
+    history,
     jobs,
     limits,
     queue_operations,
@@ -36,6 +37,7 @@ OF_PROTOCOLS: list[ModuleType] = [
 
 TABLES = (
     jobs,
+    history,
     bulk,
     *OF_PROTOCOLS,
     workflows,
@@ -73,6 +75,7 @@ TAGS = {
     "Dead letter": "Jobs that failed for good.",
     "Events": "What happened.",
     "Webhooks": "Events that are sent to subscribed URLs.",
+    "History": "What happened to each job, and which job enqueued which.",
     "Server": "Capabilities, health and metrics of the server.",
     "Admin": "The Admin API for operators.",
 }
