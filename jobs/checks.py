@@ -152,6 +152,14 @@ def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:
                 id="ojs.E004",
             )
         )
+    if options.WEBHOOKS_ALLOW_HTTP and not settings.DEBUG:
+        found.append(
+            checks.Warning(
+                'OJS["WEBHOOKS_ALLOW_HTTP"] sends events in clear.',
+                hint="OJS webhooks §8.4: it is for development and tests.",
+                id="ojs.W007",
+            )
+        )
     return found
 
 

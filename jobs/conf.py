@@ -205,6 +205,11 @@ class Settings:
         "`10.20.0.0/16` or `127.0.0.1`.",
     )
 
+    WEBHOOKS_ALLOW_HTTP: bool = option(
+        False,
+        "Accept webhook subscriptions whose URL is not encrypted (`http://`). For development.",
+    )
+
     # Extras
     RECORD_EVENTS: bool = option(
         True, "Write job and worker events to the durable record behind `/ojs/v1/events`."

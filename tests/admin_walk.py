@@ -19,7 +19,13 @@ from jobs.models.audit import REFUSED
 from tests.browser.walk import prepare
 from tests.operators import APPS, choose, forms
 from workers.fleet import drain
-from workers.models import Directive, OperationStep, Worker
+from workers.models import (
+    Directive,
+    OperationStep,
+    WebhookDelivery,
+    WebhookSubscription,
+    Worker,
+)
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
 OWN = ("admin/login/", "admin/logout/", "admin/password_change/")
@@ -88,6 +94,8 @@ def named_addresses() -> Iterator[tuple[str, str]]:
         "workflow_id": Workflow.objects.get(name="etl").pk,
         "key": RateLimit.objects.first(),
         "action_id": Directive.objects.filter(action_id__isnull=False).latest("pk").action_id,
+        "subscription_id": WebhookSubscription.objects.latest("pk").name,
+        "delivery_id": WebhookDelivery.objects.latest("pk").name,
         "content_type_id": 1,
         "id": 1,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -27,8 +28,9 @@ from tests.described import Code, codes_of, refused_with
 from tests.endpoints import OPTIONS, Stage, doors_by_path, name_of
 from tests.factories import JobFactory, ago
 from workers.bindings.flare import ids
-from workers.models import Worker
+from workers.models import WebhookSubscription, Worker
 from workers.openapi.document import current
+from workers.webhooks import delivery, subscriptions
 
 UNKNOWN = "019414d4-0000-7000-8000-000000000000"
 UNKNOWN_IN_FLARE = "job_01KGWTDD4D9ZQR00000G5HS4QY"
@@ -74,6 +76,7 @@ def of_something_unknown(stage: Stage) -> Any:
     for name in ("<path:worker_id>", "<str:type>", "<str:key>", "<str:name>"):
         path = path.replace(name, "nobody")
     path = path.replace("<path:name>", "urn:nobody")
+    path = path.replace("<str:subscription_id>", "sub_1").replace("<str:delivery_id>", "del_1")
     said = stage.usual
     body = {name: value for name, value in (said.body or {}).items() if name != "job_id"}
     said = said._replace(body=body)
@@ -189,6 +192,27 @@ def breaking_schema(stage: Stage) -> Any:
         return stage.send(said=said._replace(body=said.body | {"version": "0.9.1"}))
     path = walk.address(stage.door, stage.scene, said)
     return stage.send(said=said, path=path.replace("1.0", "0.9.1"))
+
+
+def with_as_many_webhooks_as_there_may_be(stage: Stage) -> Any:
+    hook = stage.scene.delivery.subscription
+    WebhookSubscription.objects.bulk_create(
+        WebhookSubscription(url=hook.url, events=hook.events, secret=hook.secret)
+        for _ in range(subscriptions.MOST)
+    )
+    return stage.send()
+
+
+def while_webhooks_are_tested(stage: Stage) -> Any:
+    with ExitStack() as others:
+        for _ in range(delivery.TESTS_AT_ONCE):
+            others.enter_context(delivery.testing)
+        return stage.send()
+
+
+def with_a_paused_webhook(stage: Stage) -> Any:
+    WebhookSubscription.objects.update(active=False)
+    return stage.send()
 
 
 def registered_twice(stage: Stage) -> Any:
@@ -334,6 +358,15 @@ THERE |= {
     ("schemas.register", (501, "unsupported")): without_jsonschema,
     ("schemas.destroy", (409, "conflict")): schema_in_use,
     ("schemas.destroy_version", (409, "conflict")): schema_in_use,
+    ("webhooks.create", (409, "conflict")): with_as_many_webhooks_as_there_may_be,
+    ("webhooks.create", (501, "unsupported")): lambda stage: stage.send(
+        options={"RECORD_EVENTS": False}
+    ),
+    ("webhooks.test", (429, "rate_limited")): while_webhooks_are_tested,
+    ("webhooks.retry", (409, "conflict")): with_a_paused_webhook,
+    ("webhooks.deliveries", (404, "not_found")): lambda stage: stage.send(
+        query="subscription_id=sub_1"
+    ),
     ("queues.create", (409, "conflict")): lambda stage: with_body({"name": stage.scene.queue})(
         stage
     ),

@@ -51,6 +51,7 @@ VERBS = {
     "add_mark": _("added marks"),
     "maintenance": _("switched maintenance mode"),
     "manage_alerts": _("managed alert rules"),
+    "manage_webhooks": _("managed webhooks"),
     "acknowledge_alert": _("acknowledged alerts"),
     REFUSED: _("was refused (401, 403)"),
 }

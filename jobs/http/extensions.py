@@ -42,6 +42,8 @@ HISTORY = "urn:ojs:ext:execution-history"
 """Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
+WEBHOOKS = "urn:ojs:ext:webhooks"
+"""Added where there is a record of events to send."""
 TRACING = "urn:ojs:ext:distributed-tracing"
 OBSERVABILITY = "urn:ojs:ext:observability"
 """Added by `observed`."""
@@ -60,6 +62,7 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
         *EXTENSIONS,
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
+        *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
         *observed(),
         *([REALTIME] if is_live(meta) else []),
     ]

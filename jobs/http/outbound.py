@@ -2,20 +2,24 @@
 
 Such a request must not reach what only this server can reach: its own machine, the networks behind
 it, the metadata of a cloud. A name is resolved once, and the connection goes to an address that was
-checked, so that a name cannot mean something else a moment later. Redirects are not followed.
+checked, so that a name cannot mean something else a moment later. Redirects are followed only where
+the caller says so, and each target is held to the same rules.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import http.client
 import ipaddress
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from ..conf import ojs_settings
 
@@ -24,6 +28,7 @@ TIMEOUT = 10.0
 EXCERPT = 500
 """Bytes that are read of a response."""
 PORTS = {"http": 80, "https": 443}
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -53,13 +58,17 @@ class Reply:
 
     status: int
     text: str
+    location: str = ""
+    """Where a redirect leads."""
+    retry_after: str = ""
+    """Header `Retry-After`, as it was sent."""
 
     @property
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
 
-def read_url(url: str) -> Target:
+def read_url(url: str, *, only_https: bool = False) -> Target:
     """Take a URL apart, without resolving its name.
 
     Raises:
@@ -75,6 +84,8 @@ def read_url(url: str) -> Target:
         raise Refused(f"This is not a URL: {problem}.") from problem
     if parts.scheme not in PORTS or not parts.hostname:
         raise Refused("A URL begins with http:// or https:// and a host.")
+    if only_https and parts.scheme != "https":
+        raise Refused("A URL must begin with https://.")
     if "@" in parts.netloc:
         raise Refused("A URL must not contain a user or a password.")
     try:
@@ -154,18 +165,46 @@ def resolve(target: Target) -> list[str]:
     return list(dict.fromkeys(allowed))
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float = TIMEOUT) -> Reply:
+def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    timeout: float = TIMEOUT,
+    redirects: int = 0,
+    only_https: bool = False,
+) -> Reply:
     """Send a POST request; return the beginning of the response, whatever its status.
 
     Args:
-        timeout: seconds for everything after the name is resolved.
+        timeout: seconds for everything, redirects included; what resolves names may take longer.
+        redirects: how many are followed, each with the same request; one more is an error. With 0
+            the redirect is the response.
+        only_https: refuse URLs, also those of redirects, that are not encrypted.
 
     Raises:
-        OutboundError: there was no response in time.
+        OutboundError: there was no response in time, or there were too many redirects.
         Refused: the URL, or what its name resolves to, is refused.
     """
-    target = read_url(url)
-    addresses = resolve(target)
+    until = time.monotonic() + timeout
+    for _ in range(redirects + 1):
+        target = read_url(url, only_https=only_https)
+        addresses = resolve(target)
+        reply = _post(target, addresses, body, headers, until - time.monotonic())
+        if not (redirects and reply.status in REDIRECTS and reply.location):
+            return reply
+        try:
+            url = urljoin(url, reply.location)
+        except ValueError as problem:
+            raise Refused(f"{target.host} redirects to what is not a URL: {problem}.") from problem
+    raise OutboundError(f"{target.host}: more than {redirects} redirects")
+
+
+def _post(
+    target: Target, addresses: list[str], body: bytes, headers: Mapping[str, str], timeout: float
+) -> Reply:
+    if timeout <= 0:
+        raise OutboundError(f"{target.host}: timed out")
     try:
         with _connected(target, addresses, timeout) as line:
             # What the steps take together; for each of them the socket has the same limit.
@@ -179,6 +218,15 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float = 
     except (OSError, http.client.HTTPException, ValueError) as problem:
         reason = str(problem) or type(problem).__name__
         raise OutboundError(f"{target.host}: {reason}") from problem
+
+
+def sign(secret: str, body: bytes, moment: int) -> str:
+    """Return the HMAC-SHA256 of `MOMENT.BODY`, in hexadecimal digits.
+
+    Args:
+        moment: seconds since 1970, so that a receiver can refuse an old request that is sent again.
+    """
+    return hmac.new(secret.encode(), b"%d." % moment + body, hashlib.sha256).hexdigest()
 
 
 def _connected(target: Target, addresses: list[str], timeout: float) -> socket.socket:
@@ -213,7 +261,12 @@ def _exchange(
     connection.auto_open = 0
     connection.request("POST", target.path, body, {"Connection": "close", **headers})
     response = connection.getresponse()
-    return Reply(response.status, response.read(EXCERPT).decode("utf-8", "replace"))
+    return Reply(
+        response.status,
+        response.read(EXCERPT).decode("utf-8", "replace"),
+        response.getheader("Location", ""),
+        response.getheader("Retry-After", ""),
+    )
 
 
 def _cut(line: socket.socket) -> None:

@@ -88,8 +88,7 @@ def messages_of(rows: Sequence[Event]) -> list[Message]:
     ids = events.job_ids_of(found)
     if not ids:
         return [Message(event) for event in found]
-    jobs = Job.objects.using(alias()).filter(pk__in=ids).exclude(project="")
-    projects = {str(pk): project for pk, project in jobs.values_list("pk", "project")}
+    projects = events.projects_of(ids)
     traces = events.traces_of(ids)
     # A job's events contain its id in this notation.
     return [

@@ -57,7 +57,7 @@ def observe(histogram: dict[str, Any], buckets: Sequence[float], seconds: float)
     histogram["sum"] += seconds
 
 
-def _merge(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+def merged(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
     if not one:
         return other
     counts = [a + b for a, b in zip(one["counts"], other["counts"], strict=True)]
@@ -226,9 +226,9 @@ def _add(counter: JobCounter, counts: _Counts) -> None:
     for column, number in counts.numbers.items():
         setattr(counter, column, getattr(counter, column) + number)
     for state, histogram in counts.durations.items():
-        counter.durations[state] = _merge(counter.durations.get(state), histogram)
+        counter.durations[state] = merged(counter.durations.get(state), histogram)
     if counts.queue_times is not None:
-        counter.queue_times = _merge(counter.queue_times, counts.queue_times)
+        counter.queue_times = merged(counter.queue_times, counts.queue_times)
 
 
 def _store_flows(flows: dict[str, dict[int, list[float]]]) -> None:

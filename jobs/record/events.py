@@ -62,6 +62,7 @@ SOURCES = {
     "rate_limit": "ojs://server/rate-limits",
     "workflow": "ojs://server/workflows",
     "cron": "ojs://server/cron",
+    "webhook": "ojs://server/webhooks",
 }
 """The source of these kinds of event; all others come from a worker."""
 
@@ -147,6 +148,11 @@ def bulk_event(operation: str, **data: Any) -> Event:
     return Event(type=f"bulk.{operation}.completed", subject=operation, time=clock.now(), data=data)
 
 
+def webhook_event(kind: str, subject: str, **data: Any) -> Event:
+    """Build an event about a subscription or a delivery (OJS webhooks §11.1)."""
+    return Event(type=kind, subject=subject, time=clock.now(), data=data)
+
+
 def cron_event(kind: str, name: str, **data: Any) -> Event:
     return Event(type=kind, subject=name, time=clock.now(), data=data)
 
@@ -220,6 +226,14 @@ def job_ids_of(events: Iterable[Event]) -> list[UUID]:
     """Return the ids of the jobs that events are about, each once."""
     subjects = {parse_uuid(event.subject) for event in events if event.job_type}
     return [job_id for job_id in subjects if job_id is not None]
+
+
+def projects_of(job_ids: Sequence[UUID]) -> dict[str, str]:
+    """Return the projects of jobs, by the ids of those that have one."""
+    if not job_ids:
+        return {}
+    jobs = Job.objects.using(alias()).filter(pk__in=job_ids).exclude(project="")
+    return {str(pk): project for pk, project in jobs.values_list("pk", "project")}
 
 
 def traces_of(job_ids: Sequence[UUID]) -> dict[str, str]:

@@ -78,4 +78,11 @@ TYPES = {
     "worker.heartbeat": "It was heard (`RECORD_HEARTBEATS`).",
     "worker.stopped": "It left (`reason`: `shutdown`; `uptime_ms`) or died (`error`).",
     "worker.alert": "A Rota worker sent a message for operators. `message`, `level`.",
+    # Webhooks (OJS webhooks §11.1)
+    "webhook.subscription.created": "A subscription was made. `subscription_id`, `events`.",
+    "webhook.subscription.deleted": "A subscription was deleted. As above.",
+    "webhook.delivered": "A delivery succeeded. `subscription_id`, `event_type`, `tries`, "
+    "`duration_ms`, `status_code`.",
+    "webhook.failed": "An attempt failed, and another follows. As above, and `error`.",
+    "webhook.dead": "A delivery failed for good. As above.",
 }

@@ -27,13 +27,25 @@ from jobs.spec.versions import version_number
 from jobs.spec.worker_ids import SEPARATOR, qualified
 from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
-from workers.models import Directive, Worker
+from workers.models import Directive, WebhookDelivery, WebhookSubscription, Worker
 
 from .kinds import LABEL, PROJECT, WORKER, Kind
 
 SECRET = "s3cret-of-the-job"
 ARGS = [{"password": SECRET}]
-KEPT = (Job, JobError, Worker, Checkpoint, ProgressReport, CronJob, Workflow, RateLimit, JobSchema)
+KEPT = (
+    Job,
+    JobError,
+    Worker,
+    Checkpoint,
+    ProgressReport,
+    CronJob,
+    Workflow,
+    RateLimit,
+    JobSchema,
+    WebhookSubscription,
+    WebhookDelivery,
+)
 
 
 @dataclass
@@ -48,6 +60,7 @@ class Scene:
     cron: str
     schema: str
     limit: str
+    delivery: WebhookDelivery
 
 
 def rows() -> dict[tuple[str, Any], Any]:
@@ -167,4 +180,20 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         schema={"a": 1},
         uri=f"urn:a.type{mark}",
     )
-    return Scene(project, worker, queue, jobs, workflow, cron, f"a.type{mark}", f"limit{mark}")
+    hook = WebhookSubscription.objects.create(
+        # Refused before anything is sent.
+        url="https://127.0.0.1/",
+        events=["job.*"],
+        secret=f"whsec_{SECRET}",
+        project=project,
+    )
+    delivery = WebhookDelivery.objects.create(
+        subscription=hook,
+        event_id="evt_1",
+        event_type="job.completed",
+        body="{}",
+        created_at=timezone.now(),
+        next_try_at=timezone.now(),
+    )
+    limit, schema = f"limit{mark}", f"a.type{mark}"
+    return Scene(project, worker, queue, jobs, workflow, cron, schema, limit, delivery)

@@ -104,6 +104,8 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "OJS history.purge": lambda s: Said("", None, "before=2020-01-01T00:00:00Z"),
     "OJS job-specs.create": on("", specs={"a.new": "v1"}),
     "OJS schemas.register": on("", job_type="a.new", version="1.0.0", schema={"type": "array"}),
+    "OJS webhooks.create": on("", url="https://example.com/", events=["job.*"]),
+    "OJS webhooks.update": on("", events=["job.failed"]),
     "OJS dead-letter.retrieve": on("dead"),
     "OJS dead-letter.retry": on("dead"),
     "OJS dead-letter.destroy": on("dead"),
@@ -205,6 +207,8 @@ def address(door: Door, s: Scene, said: Said) -> str:
         "<str:key>": s.limit,
         "<str:name>": name,
         "<path:name>": f"urn:{s.schema}",
+        "<str:subscription_id>": s.delivery.subscription.name,
+        "<str:delivery_id>": s.delivery.name,
     }.items():
         path = path.replace(part, str(value))
     return f"{path}?{said.query}" if said.query else path

@@ -19,7 +19,15 @@ from workers.alerts import evaluation
 from workers.fleet import marks
 from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
-from workers.models import Alert, AlertNotification, AlertRule, Worker
+from workers.models import (
+    Alert,
+    AlertNotification,
+    AlertRule,
+    DeliveryState,
+    WebhookDelivery,
+    Worker,
+)
+from workers.webhooks import subscriptions
 
 OPS = Actor("ann", Source.ADMIN, "192.0.2.7")
 
@@ -52,6 +60,7 @@ def keep() -> None:
     etl("etl")
     _schedules()
     _alerts()
+    _webhooks()
     for state in State:
         JobFactory(queue="reports", **{} if state == State.AVAILABLE else {state: True})
     WorkerFactory(worker_id="old-1", dead=True)
@@ -76,6 +85,41 @@ def keep() -> None:
         (of_shell(), "maintenance", ""),
     ):
         record_action(who, verb, kind="queue", count=1, selection={"ids": ["mail"]}, reason=why)
+
+
+def _webhooks() -> None:
+    """A subscription with deliveries in each state, one that is paused, and one that is failing."""
+    busy = subscriptions.create(
+        OPS,
+        {
+            # Nothing is sent there, whatever button is pressed.
+            "url": "https://10.20.0.5/T0/B0",
+            "events": ["job.*"],
+            "queues": ["mail"],
+            "metadata": {"owner": "platform-team"},
+        },
+    )
+    subscriptions.rotate(OPS, busy)
+    for url, columns in (
+        ("https://10.20.0.6/", {"active": False}),
+        ("https://10.20.0.7/", {"failing_since": ago(600), "delivered_at": ago(900)}),
+    ):
+        subscriptions.create(OPS, {"url": url, "events": ["*"]} | columns)
+    failed = {"at": "2026-02-15T22:00:01.000Z", "duration_ms": 30_000, "error": "timed out"}
+    for state in DeliveryState:
+        WebhookDelivery.objects.create(
+            subscription=busy,
+            event_id="evt_000000000000-00000000002a",
+            event_type="job.completed",
+            subject="019539a4-b68c-7def-8000-1a2b3c4d5e6f",
+            body='{"type":"job.completed"}',
+            state=state,
+            created_at=ago(300),
+            next_try_at=ahead(300),
+            tries=1,
+            attempts=[failed],
+            finished_at=None if state == DeliveryState.PENDING else ago(60),
+        )
 
 
 def _alerts() -> None:

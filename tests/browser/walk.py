@@ -28,6 +28,7 @@ MADE_BY_HAND = (
     "cronjob",
     "mark",
     "alertrule",
+    "webhooksubscription",
 )
 """Models whose rows are added in a form; for others it is refused."""
 

@@ -32,6 +32,7 @@ EXTENSIONS = {
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
     "urn:ojs:ext:rate-limiting": "ext-rate-limiting",
     "urn:ojs:ext:schema-registry": "ext-schema-registry",
+    "urn:ojs:ext:webhooks": "ext-webhooks",
 }
 OURS = "urn:ojs:ext:x:"
 OF_OUR_OWN = {

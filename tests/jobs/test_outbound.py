@@ -92,6 +92,45 @@ def test_a_redirect_is_not_followed(settings):
     assert len(receiver.received) == 1
 
 
+def test_redirects_are_followed_as_often_as_the_caller_says(settings):
+    settings.OJS = settings.OJS | LOOPBACK
+    with receiving(302, 307, 200, 301, 308, 302) as receiver:
+        reply = outbound.post(receiver.at(), b'{"a": 1}', {"X-A": "b"}, redirects=2)
+        with pytest.raises(outbound.OutboundError, match="more than 2 redirects"):
+            outbound.post(receiver.at(), b"{}", {}, redirects=2)
+
+    assert reply.status == 200
+    assert [body for _, body in receiver.received[:3]] == [b'{"a": 1}'] * 3
+    assert len(receiver.received) == 6
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("http://169.254.169.254/latest/", "not a public address"),
+        ("http://127.0.0.2:1/", "not a public address"),
+        ("ftp://example.com/", "begins with http"),
+        ("http://[", "not a URL"),
+    ],
+)
+def test_a_redirect_leads_nowhere_that_the_url_could_not(settings, location, reason):
+    settings.OJS = settings.OJS | {"OUTBOUND_NETWORKS": ["127.0.0.1"]}
+    with receiving(302) as receiver:
+        receiver.location = location
+        with pytest.raises(outbound.Refused, match=reason):
+            outbound.post(receiver.at(), b"{}", {}, redirects=3)
+
+    assert len(receiver.received) == 1
+
+
+def test_nothing_is_sent_in_clear_where_only_https_is_allowed(settings):
+    settings.OJS = settings.OJS | LOOPBACK
+    with receiving() as receiver, pytest.raises(outbound.Refused, match="https"):
+        outbound.post(receiver.at(), b"{}", {}, only_https=True)
+
+    assert receiver.received == []
+
+
 def test_a_receiver_that_trickles_is_cut_off(settings):
     """Each byte comes in time, the whole response does not."""
     settings.OJS = settings.OJS | LOOPBACK

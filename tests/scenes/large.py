@@ -32,7 +32,8 @@ from workers.alerts import evaluation
 from workers.chores import reaper
 from workers.fleet import drain, marks, orders, samples
 from workers.lifecycle import WorkerState
-from workers.models import AlertRule, Worker
+from workers.models import AlertRule, WebhookSubscription, Worker
+from workers.webhooks import fan_out, subscriptions
 
 FAMILIES = {
     "billing": "charge capture refund dunning invoice payout",
@@ -150,6 +151,7 @@ class _Scene:
         )
         self._now()
         self._alerts()
+        self._webhooks()
         return large
 
     # Rows that clients and workers would have made
@@ -440,6 +442,14 @@ class _Scene:
         ):
             AlertRule.objects.create(name=name, kind=kind, emails="ops@example.com")
         evaluation.evaluate()
+
+    def _webhooks(self) -> None:
+        """A subscription, and what is sent to it."""
+        made = subscriptions.create(
+            self._actor(), {"url": "https://10.20.0.5/", "events": ["job.*"]}
+        )
+        WebhookSubscription.objects.filter(pk=made.pk).update(begins_after=0)
+        fan_out.fan_out(batches=1)
 
     def _operators(self, large: Large) -> None:
         """A day of them; the latest are what is in force now."""

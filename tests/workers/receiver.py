@@ -18,6 +18,9 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.statuses = list(statuses)
         self.received: list[tuple[dict[str, str], bytes]] = []
+        self.location = self.at()
+        """Where its redirects lead."""
+        self.retry_after = ""
 
     def at(self, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_address[1]}/hook?a=1"
@@ -32,7 +35,9 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         self.send_response(status)
         if 300 <= status < 400:
-            self.send_header("Location", self.server.at())
+            self.send_header("Location", self.server.location)
+        if self.server.retry_after:
+            self.send_header("Retry-After", self.server.retry_after)
         self.send_header("Content-Length", "5")
         self.end_headers()
         self.wfile.write(b"noted")
@@ -44,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def receiving(*statuses: int) -> Iterator[Receiver]:
     with Receiver(statuses) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield server

@@ -13,8 +13,29 @@ from jobs.access import Binding, Command, OfProject, Scope, declare
 READ, WRITE = (Scope.ADMIN_READ,), (Scope.ADMIN_WRITE,)
 OWN, NOTHING = OfProject.OWN, OfProject.NOTHING
 
+READS_HOOKS = ("list", "retrieve", "deliveries", "delivery")
+
 admin = partial(Command, Binding.ADMIN)
 
+HOOKS = (Scope.OPERATE,)
+"""A subscription sends events elsewhere, and outlives the key that made it."""
+
+declare(
+    *(
+        Command(Binding.OJS, f"webhooks.{name}", HOOKS, OWN, reads=name in READS_HOOKS)
+        for name in (
+            *READS_HOOKS,
+            "create",
+            "update",
+            "destroy",
+            "test",
+            "rotate",
+            "pause",
+            "resume",
+            "retry",
+        )
+    )
+)
 declare(
     admin("workers.list", READ, OWN, reads=True),
     admin("workers.retrieve", READ, OWN, reads=True, note="Its jobs without their arguments."),

@@ -7,6 +7,7 @@ from .dashboard import DashboardAdmin
 from .mark import MarkAdmin
 from .operation import FleetOperationAdmin
 from .spec import JobSpecAdmin
+from .webhook import WebhookDeliveryAdmin, WebhookSubscriptionAdmin
 from .worker import WorkerAdmin
 
 __all__ = [
@@ -17,5 +18,7 @@ __all__ = [
     "FleetOperationAdmin",
     "JobSpecAdmin",
     "MarkAdmin",
+    "WebhookDeliveryAdmin",
+    "WebhookSubscriptionAdmin",
     "WorkerAdmin",
 ]

@@ -1,6 +1,6 @@
 """Sends the notifications that evaluations have written, each until it succeeds or is given up.
 
-They are sent by a thread of the reaper's process and its own small pool: a slow receiver holds up
+They are sent by threads of the reaper's process (`workers.outbox`): a slow receiver holds up
 neither the recovery of jobs nor other receivers. A notification is sent at least once: a process
 that dies between sending it and noting that leaves it to another one.
 """
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +21,7 @@ from jobs.store import clock
 from jobs.store.database import atomic, borrowed
 
 from ..models import AlertNotification
+from ..outbox import LEASE, Outbox
 from . import receivers
 
 logger = logging.getLogger("workers.alerts")
@@ -31,16 +30,8 @@ TRIES = 10
 """With the pauses, an hour and a half."""
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(hours=1)
-LEASE = timedelta(minutes=5)
-"""How long other processes leave a notification to the one that sends it."""
 AT_ONCE = 8
 BATCH = 100
-INTERVAL = 1.0
-"""Seconds between two looks for notifications that are due."""
-PATIENCE = 5.0
-"""The same while the database is unavailable."""
-LAST_WORDS = 15.0
-"""Seconds that a process waits, when it ends, for what is being sent."""
 
 
 def claim(key: int) -> AlertNotification | None:
@@ -105,36 +96,9 @@ def deliver_due() -> int:
     return sent
 
 
-@contextlib.contextmanager
-def delivering() -> Iterator[None]:
-    """Send notifications as long as the context lasts, in threads."""
-    over = threading.Event()
-    thread = threading.Thread(target=_run, args=(over,), name="ojs-alerts", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LAST_WORDS)
-
-
-def _run(over: threading.Event) -> None:
-    pool = ThreadPoolExecutor(AT_ONCE, "ojs-alert")
-    sending: dict[int, Future[None]] = {}
-    while not over.is_set():
-        pause = INTERVAL
-        try:
-            with borrowed():
-                sending = {key: each for key, each in sending.items() if not each.done()}
-                # No more than can begin at once: a claim is for what is sent now.
-                for key in due()[: AT_ONCE - len(sending)]:
-                    if key not in sending:
-                        sending[key] = pool.submit(_send, key)
-        except (DatabaseError, InterfaceError) as problem:
-            logger.debug("Alert notifications wait for the database: %s", problem)
-            pause = PATIENCE
-        over.wait(pause)
-    pool.shutdown(wait=True, cancel_futures=True)
+def _take(free: int, sending: Collection[int]) -> list[int]:
+    # Those that other threads are about to claim are still due.
+    return [key for key in due() if key not in sending][:free]
 
 
 def _send(key: int) -> None:
@@ -146,3 +110,7 @@ def _send(key: int) -> None:
     except (DatabaseError, InterfaceError) as problem:
         # It is tried again when its lease is over.
         logger.warning("Notification %s: %s", key, str(problem).strip())
+
+
+outbox: Outbox[int, None] = Outbox("ojs-alerts", AT_ONCE, take=_take, send=_send)
+"""Sends notifications while it runs."""

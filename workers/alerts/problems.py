@@ -40,7 +40,7 @@ from jobs.store import clock
 from ..fetching.abilities import takes_version
 from ..fleet.condition import Condition
 from ..liveness import reapers
-from ..models import Dashboard, Worker
+from ..models import Dashboard, WebhookSubscription, Worker
 from .situation import Situation
 
 MOST = 1000
@@ -473,6 +473,23 @@ def _idle(cron: Any) -> Problem:
             )
         )
     return Problem(cron.pk, text % about, Link(CronJob, cron.pk), is_error)
+
+
+@kind(
+    gettext_lazy("A webhook subscription was disabled"),
+    scope=("project",),
+    on_dashboard=False,
+)
+def disabled_webhooks(situation: Situation, terms: Terms) -> Iterator[Problem]:
+    """Subscriptions that the server has disabled, because nothing reaches them."""
+    disabled = WebhookSubscription.objects.disabled().order_by("pk")
+    if terms.project:
+        disabled = disabled.filter(project=terms.project)
+    for row in disabled[: situation.named]:
+        text = _("The webhook subscription of %(host)s was disabled: %(reason)s")
+        about = {"host": row.host, "reason": row.disabled_reason}
+        link = Link(WebhookSubscription, row.pk)
+        yield Problem(row.name, text % about, link)
 
 
 @kind(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Any
 
 import orjson
@@ -84,8 +82,7 @@ def signature(secret: str, body: bytes, moment: int) -> str:
     Args:
         moment: seconds since 1970, so that a receiver can refuse an old request that is sent again.
     """
-    signed = hmac.new(secret.encode(), b"%d." % moment + body, hashlib.sha256)
-    return f"t={moment},v1={signed.hexdigest()}"
+    return f"t={moment},v1={outbound.sign(secret, body, moment)}"
 
 
 def _job(rule: AlertRule, notification: AlertNotification) -> None:

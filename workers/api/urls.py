@@ -1,4 +1,7 @@
-"""URLs of workers, marks and statistics. A worker's id may contain slashes, so verbs come first."""
+"""URLs of workers, marks, statistics and webhooks.
+
+A worker's id may contain slashes, so verbs come first.
+"""
 
 from django.urls import path
 
@@ -6,11 +9,16 @@ from .bulk import AdminWorkerBulkViewSet as Bulk
 from .marks import MarkViewSet as Marks
 from .views import AdminWorkerViewSet as Workers
 from .views import StatisticsViewSet as Statistics
+from .webhooks import WebhookViewSet as Webhooks
 
 BASE = "ojs/v1/admin"
 ONE = f"{BASE}/workers/<path:worker_id>"
 
 MANY = f"{BASE}/workers/bulk"
+HOOKS = "ojs/v1/webhooks/subscriptions"
+HOOK = f"{HOOKS}/<str:subscription_id>"
+DELIVERIES = "ojs/v1/webhooks/deliveries"
+DELIVERY = f"{DELIVERIES}/<str:delivery_id>"
 
 urlpatterns = [
     path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
@@ -24,5 +32,18 @@ urlpatterns = [
     path(f"{ONE}/resume", Workers.as_view({"post": "resume"}), name="admin-worker-resume"),
     path(f"{ONE}/terminate", Workers.as_view({"post": "terminate"}), name="admin-worker-terminate"),
     path(f"{ONE}/directive", Workers.as_view({"post": "direct"}), name="admin-worker-directive"),
+    path(HOOKS, Webhooks.as_view({"get": "list", "post": "create"}), name="webhooks"),
+    path(
+        HOOK,
+        Webhooks.as_view({"get": "retrieve", "patch": "update", "delete": "destroy"}),
+        name="webhook",
+    ),
+    path(f"{HOOK}/test", Webhooks.as_view({"post": "test"}), name="webhook-test"),
+    path(f"{HOOK}/rotate-secret", Webhooks.as_view({"post": "rotate"}), name="webhook-rotate"),
+    path(f"{HOOK}/pause", Webhooks.as_view({"post": "pause"}), name="webhook-pause"),
+    path(f"{HOOK}/resume", Webhooks.as_view({"post": "resume"}), name="webhook-resume"),
+    path(DELIVERIES, Webhooks.as_view({"get": "deliveries"}), name="webhook-deliveries"),
+    path(DELIVERY, Webhooks.as_view({"get": "delivery"}), name="webhook-delivery"),
+    path(f"{DELIVERY}/retry", Webhooks.as_view({"post": "retry"}), name="webhook-retry"),
     path(ONE, Workers.as_view({"get": "retrieve", "delete": "destroy"}), name="admin-worker"),
 ]

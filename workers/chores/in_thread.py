@@ -13,7 +13,6 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from jobs.conf import ojs_settings
 from jobs.store.watchdog import bounded
 
-from ..alerts import delivery
 from . import metric_export, reaper
 
 logger = logging.getLogger("workers.reaper")
@@ -28,7 +27,7 @@ def sweeping() -> Iterator[None]:
     thread = threading.Thread(target=_sweep, args=(over,), name="ojs-reaper", daemon=True)
     thread.start()
     try:
-        with delivery.delivering(), metric_export.exporting():
+        with reaper.sending(), metric_export.exporting():
             yield
     finally:
         over.set()

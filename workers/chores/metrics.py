@@ -18,11 +18,14 @@ from jobs.store import clock
 
 from ..fleet import autoscaling
 from ..lifecycle import WorkerState
-from ..models import Worker
+from ..models import WebhookSubscription, Worker
+from ..webhooks import counting
 from . import reaper, tallies
 
 MOST_QUEUES = 1_000
 """Most queues with gauges: labels must be bounded (§8.4)."""
+MOST_SERIES = 1_000
+"""Most pairs of subscription and type of event."""
 STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
 """States of unfinished jobs. Counters cover the finished ones."""
 PLAIN = "text/plain"
@@ -98,6 +101,28 @@ FAMILIES = {
         "{worker}",
     ),
     "ojs_workers_active": Family("gauge", "Running workers.", unit="{worker}"),
+    "ojs_webhook_delivery": Family(
+        "counter",
+        "Total attempts to deliver an event.",
+        ("event_type", "status"),
+        "`success`, `failed` (another attempt follows), `dead`.",
+        "{attempt}",
+    ),
+    "ojs_webhook_dead_delivery": Family(
+        "counter",
+        "Total deliveries that failed for good.",
+        ("event_type", "subscription_id"),
+        unit="{delivery}",
+    ),
+    "ojs_webhook_delivery_duration_seconds": Family(
+        "histogram", "Time of an attempt.", ("event_type", "subscription_id"), unit="s"
+    ),
+    "ojs_webhook_delivery_retry_count": Family(
+        "histogram", "Retries before a delivery succeeded.", ("event_type",), unit="{retry}"
+    ),
+    "ojs_webhook_subscriptions": Family(
+        "gauge", "Active webhook subscriptions.", unit="{subscription}"
+    ),
     "ojs_reaper_last_seen_timestamp_seconds": Family(
         "gauge",
         "When any reaper was last seen.",
@@ -154,6 +179,7 @@ class Collector:
     def collect(self) -> Iterator[Any]:
         if ojs_settings.RECORD_EVENTS:  # no counters rather than counters that never change
             yield from _counters()
+            yield from _webhooks()
         yield from _gauges()
 
 
@@ -188,6 +214,27 @@ def _buckets(histogram: Any, bounds: tuple[float, ...]) -> list[tuple[str, float
     totals = accumulate(histogram["counts"])
     upper = [*bounds, float("inf")]
     return [(floatToGoString(bound), total) for bound, total in zip(upper, totals, strict=True)]
+
+
+def _webhooks() -> Iterator[Any]:
+    """Metrics of OJS webhooks §11.2; those by subscription cover the newest of them."""
+    attempts = _family("ojs_webhook_delivery")
+    retries = _family("ojs_webhook_delivery_retry_count")
+    rows = counting.series()
+    for kind, counts, histogram in counting.by_type(rows):
+        for status, count in counts.items():
+            attempts.add_metric([kind, status], count)
+        retries.add_metric([kind], _buckets(histogram, counting.RETRY_BUCKETS), histogram["sum"])
+    dead = _family("ojs_webhook_dead_delivery")
+    durations = _family("ojs_webhook_delivery_duration_seconds")
+    for row in rows[:MOST_SERIES]:
+        labels = [row.event_type, f"sub_{row.subscription_id}"]
+        dead.add_metric(labels, row.dead)
+        buckets = _buckets(row.durations, counting.DURATION_BUCKETS)
+        durations.add_metric(labels, buckets, row.durations["sum"])
+    yield from (attempts, retries, dead, durations)
+    active = WebhookSubscription.objects.active().count()
+    yield _family("ojs_webhook_subscriptions", value=active)
 
 
 def _gauges() -> Iterator[Any]:

@@ -6,6 +6,7 @@ number of reapers may run, without an election; after a crash, the next sweep fi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -27,7 +28,8 @@ from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
-from ..alerts import evaluation
+from .. import outbox
+from ..alerts import delivery, evaluation
 from ..fleet import marks, rolling
 from ..fleet import orders as fleet
 from ..fleet import samples as fleet_sample
@@ -41,6 +43,8 @@ from ..liveness.reapers import own_name as own_name
 from ..liveness.reapers import sign_of_life as sign_of_life
 from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
+from ..webhooks import delivery as webhooks
+from ..webhooks import fan_out
 from . import tallies
 
 logger = logging.getLogger("workers.reaper")
@@ -175,6 +179,7 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.
     Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
     Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
@@ -195,12 +200,18 @@ CHORES = (
     # Half the intended period, as above: rules are checked every ten seconds.
     Chore("alerts", evaluation.evaluate, "rules checked", timedelta(seconds=5)),
     Chore("old-alerts", evaluation.prune, "alerts forgotten", timedelta(minutes=1)),
+    Chore("old-deliveries", webhooks.prune, "deliveries forgotten", timedelta(minutes=1)),
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-marks", marks.prune, "marks forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in CHORES if chore.every)
+OUTBOXES: dict[str, outbox.Outbox[Any, Any]] = {
+    "alerts": delivery.outbox,
+    "webhooks": webhooks.outbox,
+}
+"""Chore → what sends the messages that it writes, in threads of the reaper's process."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
 BATCHES = 50
@@ -223,6 +234,22 @@ def complain(chore: Chore, problem: Exception) -> None:
     if text not in known:
         known.add(text)
         logger.error("The chore %s failed.", chore.name, exc_info=problem)
+
+
+def sending(only: Collection[str] = ()) -> contextlib.AbstractContextManager[None]:
+    """Send what the chores write as long as the context lasts.
+
+    Args:
+        only: names of the chores; empty means all.
+    """
+    return outbox.sending(*(each for name, each in OUTBOXES.items() if not only or name in only))
+
+
+def send_due(only: Collection[str] = ()) -> None:
+    """Send what is due now."""
+    for name, send in {"alerts": delivery.deliver_due, "webhooks": webhooks.outbox.once}.items():
+        if not only or name in only:
+            send()
 
 
 def sweep(

@@ -1,4 +1,4 @@
-"""Models of workers, of operators' directives and operations, of alerts and of housekeeping."""
+"""Models of workers, of operators' directives and operations, of alerts, webhooks, housekeeping."""
 
 from .alert import Alert, AlertNotification, AlertRule, Announced, Channel
 from .dashboard import Dashboard
@@ -15,6 +15,7 @@ from .operation import (
     OperationStep,
     Phase,
 )
+from .webhook import DeliveryState, WebhookCounter, WebhookDelivery, WebhookSubscription
 from .worker import Worker, default_heartbeat_timeout
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Answer",
     "Channel",
     "Dashboard",
+    "DeliveryState",
     "Directive",
     "EventCursor",
     "FleetOperation",
@@ -40,6 +42,9 @@ __all__ = [
     "Phase",
     "Reaper",
     "Sweep",
+    "WebhookCounter",
+    "WebhookDelivery",
+    "WebhookSubscription",
     "Worker",
     "default_heartbeat_timeout",
 ]

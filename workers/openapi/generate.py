@@ -59,6 +59,11 @@ LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
     ("/ojs/v1/jobs", "201"): ("job_id", "/job/id", ("/ojs/v1/jobs/", "/ojs/v1/admin/jobs/")),
     ("/ojs/v1/workflows", "201"): ("workflow_id", "/workflow/id", ("/ojs/v1/workflows/",)),
     ("/ojs/v1/cron", "201"): ("name", "/name", ("/ojs/v1/cron/",)),
+    ("/ojs/v1/webhooks/subscriptions", "201"): (
+        "subscription_id",
+        "/id",
+        ("/ojs/v1/webhooks/subscriptions/",),
+    ),
     ("/ojs/v1/queues", "201"): ("name", "/name", ("/ojs/v1/queues/", "/ojs/v1/admin/queues/")),
     ("/ojs/v1/workers/register", "200"): (
         "worker_id",

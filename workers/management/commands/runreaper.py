@@ -19,7 +19,6 @@ from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
 from workers import json_log
-from workers.alerts import delivery
 from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
 from workers.runtime import handlers
@@ -61,13 +60,11 @@ class Command(BaseCommand):
         if not options["only"] or "schedules" in options["only"]:
             handlers.autodiscover()
             schedules.register()
-        self._alerts = not options["only"] or "alerts" in options["only"]
         if options["once"]:
             self._once(options["only"])
             return
         with contextlib.ExitStack() as stack:
-            if self._alerts:
-                stack.enter_context(delivery.delivering())
+            stack.enter_context(reaper.sending(options["only"]))
             if not options["only"] or "tallies" in options["only"]:
                 stack.enter_context(metric_export.exporting())
             self._loop(interval, options["only"])
@@ -83,8 +80,7 @@ class Command(BaseCommand):
         try:
             self._round(only, lambda: False, complain)
             reaper.sign_of_life(reaper.own_name())
-            if self._alerts:
-                delivery.deliver_due()
+            reaper.send_due(only)
         except (DatabaseError, InterfaceError) as problem:
             raise CommandError(f"The database failed: {problem}".strip()) from problem
         if failed:

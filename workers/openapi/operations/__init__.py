@@ -19,6 +19,7 @@ from . import (
     queue_operations,
     queues,
     schemas,
+    webhooks,
     workflows,
 )
 
@@ -47,6 +48,7 @@ TABLES = (
     admin_queues,
     schemas,
     fleet,
+    webhooks,
 )
 
 OPERATIONS: dict[Key, Operation] = {
@@ -72,6 +74,7 @@ TAGS = {
     "Job specs": "Checksums of job types that a deployment registers.",
     "Dead letter": "Jobs that failed for good.",
     "Events": "What happened.",
+    "Webhooks": "Events that are sent to subscribed URLs.",
     "History": "What happened to each job, and which job enqueued which.",
     "Server": "Capabilities, health and metrics of the server.",
     "Admin": "The Admin API for operators.",

@@ -1,0 +1,641 @@
+"""Webhooks: subscriptions, what is sent to whom, how often, and with which signature."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import orjson
+import pytest
+
+from jobs import engine
+from jobs.http.authentication import make_key
+from jobs.models import Event, OperatorAction
+from jobs.record import events
+from jobs.spec.workflow_plans import plan_of
+from jobs.store import clock
+from tests.factories import JobFactory, ago
+from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
+from tests.workers.receiver import receiving
+from workers.alerts import problems
+from workers.alerts.situation import Situation
+from workers.chores import metrics, reaper
+from workers.models import WebhookDelivery, WebhookSubscription
+from workers.webhooks import delivery, fan_out, subscriptions
+
+pytestmark = pytest.mark.django_db
+
+BASE = "webhooks/subscriptions"
+URL = "https://hooks.example.com/T0"
+ALL = {"job.enqueued", "job.started", "job.completed"}
+LONG_AGO = ago(10 * 86_400)
+
+
+@pytest.fixture(autouse=True)
+def receivers_on_this_machine(settings):
+    settings.OJS = settings.OJS | {
+        "OUTBOUND_NETWORKS": ["127.0.0.1"],
+        "WEBHOOKS_ALLOW_HTTP": True,
+    }
+
+
+def made(api, url=URL, kinds=("job.completed",), **given):
+    reply = api.send(BASE, {"url": url, "events": list(kinds)} | given)
+    assert reply.status_code == 201, reply.content
+    return reply.json()
+
+
+def patch(api, hook, **changes):
+    return api.patch(f"{V1}/{BASE}/{hook['id']}", orjson.dumps(changes), content_type=MEDIA_TYPE)
+
+
+def complete_a_job(api, **job) -> str:
+    job_id = api.pushed(**job)
+    (fetched,) = api.fetch(job.get("options", {}).get("queue", "default"))
+    assert fetched["id"] == job_id
+    assert api.ack(job_id).status_code == 200
+    return job_id
+
+
+def sent(*, pause_is_over: bool = True) -> None:
+    """Send what is due, as the reaper does, after the pause that follows a failure."""
+    if pause_is_over:
+        WebhookDelivery.objects.pending().update(next_try_at=ago(1))
+    reaper.sweep(["webhooks"])
+    delivery.outbox.once()
+
+
+def written() -> list[tuple[str, str]]:
+    """The types and subjects of the deliveries that new events cause."""
+    reaper.sweep(["webhooks"])
+    rows = WebhookDelivery.objects.order_by("event_id", "subscription")
+    return list(rows.values_list("event_type", "subject"))
+
+
+def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
+    """Whether one of the signatures is that of the document's example (§14.5)."""
+    text = f"{headers['X-OJS-Timestamp']}.{body.decode()}".encode()
+    expected = "sha256=" + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+    return any(
+        hmac.compare_digest(expected, each) for each in headers["X-OJS-Signature"].split(",")
+    )
+
+
+def test_a_receiver_that_fails_twice_gets_the_event_and_verifies_the_signature(api):
+    with receiving(503, 500) as receiver:
+        hook = made(api, receiver.at(), filter={"queues": ["pay*"]})
+        complete_a_job(api)
+        job_id = complete_a_job(api, options={"queue": "payments"})
+        for _ in range(4):
+            sent()
+
+    assert len(receiver.received) == 3
+    headers, body = receiver.received[-1]
+    event = json.loads(body)
+    assert (event["type"], event["subject"]) == ("job.completed", job_id)
+    assert (event["specversion"], event["data"]["queue"]) == ("1.0", "payments")
+    assert headers["Content-Type"] == "application/json"
+    assert headers["User-Agent"].startswith("OJS-Webhook/1.0")
+    assert headers["X-OJS-Event-Type"] == "job.completed"
+    assert headers["X-OJS-Subscription-ID"] == hook["id"]
+    assert {each for _, each in receiver.received} == {body}
+    assert len({each["X-OJS-Delivery-ID"] for each, _ in receiver.received}) == 1
+    assert all(is_signed(hook["secret"], *each) for each in receiver.received)
+    assert not is_signed("whsec_another-secret", headers, body)
+    assert not is_signed(hook["secret"], headers, body + b" ")
+
+    found = api.see(f"webhooks/deliveries/{headers['X-OJS-Delivery-ID']}").json()
+    assert (found["status"], found["tries"], found["event_id"]) == ("delivered", 3, event["id"])
+    assert [each.get("status") for each in found["attempts"]] == [503, 500, 200]
+    assert found["body"] == body.decode()
+    told = Event.objects.filter(subject=found["id"]).order_by("id").values_list("type", flat=True)
+    assert list(told) == ["webhook.failed", "webhook.failed", "webhook.delivered"]
+
+
+def test_attempts_follow_each_other_as_the_document_says_and_then_the_delivery_is_dead(api):
+    minutes = [each / timedelta(minutes=1) for each in delivery.PAUSES]
+    assert minutes == [0.5, 2, 10, 60, 240, 720, 1440]
+    with receiving(*[500] * 8) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        for pause in delivery.PAUSES:
+            (row,) = WebhookDelivery.objects.all()
+            waits = row.next_try_at - datetime.fromisoformat(row.attempts[-1]["at"])
+            assert pause <= waits < pause + timedelta(minutes=5)
+            sent(pause_is_over=False)
+            assert len(receiver.received) == row.tries, "not before its pause is over"
+            sent()
+        sent()
+
+    assert len(receiver.received) == 8
+    row.refresh_from_db()
+    assert (row.state, row.tries) == ("dead", 8)
+    assert row.last_error == "HTTP 500: noted"
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(204, "delivered"), (404, "dead"), (410, "dead"), (400, "dead")]
+)
+def test_what_a_receiver_refuses_is_not_sent_again(api, status, state):
+    with receiving(status) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        sent()
+
+    assert len(receiver.received) == 1
+    assert WebhookDelivery.objects.get().state == state
+    assert WebhookSubscription.objects.get().failing_since is None
+
+
+@pytest.mark.parametrize(
+    ("asks", "seconds"),
+    [("90", 90), ("Wed, 21 Oct 2015 07:28:00 GMT", 1), ("999999999", 86_400), ("soon", 30)],
+)
+def test_a_receiver_may_say_when_it_takes_more(api, asks, seconds):
+    with receiving(429) as receiver:
+        receiver.retry_after = asks
+        made(api, receiver.at())
+        complete_a_job(api)
+        before = clock.now()
+        sent()
+        after = clock.now()
+
+    (row,) = WebhookDelivery.objects.pending()
+    pause = timedelta(seconds=seconds)
+    assert before + pause <= row.next_try_at <= after + pause
+
+
+def test_a_redirect_is_followed_but_not_to_a_private_address(api):
+    with receiving(302, 200, 307) as receiver:
+        hook = made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        assert WebhookDelivery.objects.get().state == "delivered"
+        assert all(is_signed(hook["secret"], *each) for each in receiver.received)
+
+        receiver.location = "http://169.254.169.254/latest/meta-data/"
+        complete_a_job(api)
+        sent()
+
+    assert len(receiver.received) == 3
+    row = WebhookDelivery.objects.get(state="dead")
+    assert "169.254.169.254 is not a public address" in row.last_error
+
+
+def test_a_subscription_that_nothing_reaches_is_disabled_and_can_be_resumed(api, caplog):
+    with receiving(*[500] * 2) as receiver:
+        hook = made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        WebhookDelivery.objects.update(tries=delivery.TRIES - 1)
+        WebhookSubscription.objects.update(failing_since=LONG_AGO)
+        sent()
+        shown = api.see(f"{BASE}/{hook['id']}").json()
+        assert (shown["active"], shown["disabled_reason"]) == (
+            False,
+            "No delivery has succeeded for as long as one is tried.",
+        )
+        (problem,) = problems.disabled_webhooks(Situation())
+        assert problem.text.startswith("The webhook subscription of 127.0.0.1 was disabled: No")
+        complete_a_job(api)
+        sent()
+        dead = WebhookDelivery.objects.get()
+        refused = api.send(f"webhooks/deliveries/{dead.name}/retry")
+        assert refusal(refused)["message"].endswith("is not active.")
+
+        assert api.send(f"{BASE}/{hook['id']}/resume").json()["active"]
+        assert api.send(f"webhooks/deliveries/{dead.name}/retry").json()["status"] == "pending"
+        sent()
+
+    headers = [each["X-OJS-Delivery-ID"] for each, _ in receiver.received]
+    assert headers == [dead.name] * 3, "and nothing that happened meanwhile"
+    shown = api.see(f"{BASE}/{hook['id']}").json()
+    assert "disabled_reason" not in shown and "failing_since" not in shown
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matched"),
+    [
+        ({"events": ["job.completed"]}, {"job.completed"}),
+        ({"events": ["job.started", "job.completed"]}, {"job.started", "job.completed"}),
+        ({"events": ["*"], "filter": {"queues": ["def*"], "job_types": ["email.send"]}}, ALL),
+        ({"events": ["job.*"]}, ALL),
+        ({"events": ["workflow.*"]}, set()),
+        ({"events": ["job.started"], "filter": {"queues": ["default"]}}, {"job.started"}),
+        ({"events": ["job.started"], "filter": {"queues": ["other"]}}, set()),
+        ({"events": ["job.started"], "filter": {"job_types": ["email.*"]}}, {"job.started"}),
+        ({"events": ["job.started"], "filter": {"job_types": ["email"]}}, set()),
+        ({"events": ["worker.*"], "filter": {"queues": ["default"]}}, set()),
+        ({"events": ["job.completed"], "active": False}, set()),
+    ],
+)
+def test_a_subscription_gets_what_it_wants(api, wanted, matched):
+    complete_a_job(api)
+    assert api.send(BASE, {"url": URL} | wanted).status_code == 201
+    job_id = complete_a_job(api)
+
+    assert set(written()) == {(kind, job_id) for kind in matched}, "and nothing from before"
+
+
+def test_a_new_subscription_gets_nothing_from_before_however_late_events_are_read(api):
+    old = made(api)
+    first = complete_a_job(api)
+    new = made(api)
+    last = complete_a_job(api)
+
+    written()
+
+    pairs = WebhookDelivery.objects.order_by("event_id").values_list("subscription", "subject")
+    found = {(f"sub_{key}", subject) for key, subject in pairs}
+    assert found == {(old["id"], first), (old["id"], last), (new["id"], last)}
+
+
+def test_no_delivery_causes_another(api):
+    with receiving(500) as receiver:
+        made(api, receiver.at(), ["*"])
+        api.pushed()
+        for _ in range(4):
+            sent()
+        count = WebhookDelivery.objects.count()
+        sent()
+
+    kinds = set(WebhookDelivery.objects.values_list("event_type", flat=True))
+    assert not kinds & {"webhook.delivered", "webhook.failed", "webhook.dead"}
+    assert WebhookDelivery.objects.count() == count
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"url": None}, "url"),
+        ({"url": "hooks.example.com"}, "url"),
+        ({"url": "https://me:secret@example.com/"}, "url"),
+        ({"url": "https://10.1.2.3/"}, "url"),
+        ({"url": "https://[::1]/"}, "url"),
+        ({"url": "ftp://example.com/"}, "url"),
+        ({"events": None}, "events"),
+        ({"events": []}, "events"),
+        ({"events": ["job.complete"]}, "events[0]"),
+        ({"events": ["job.completed", "jobs.*"]}, "events[1]"),
+        ({"events": ["webhook.delivered"]}, "events[0]"),
+        ({"filter": {"queue": ["a"]}}, "filter.queue"),
+        ({"filter": {"queues": "a"}}, "filter.queues"),
+        ({"secret": "short"}, "secret"),
+        ({"timeout": 61}, "timeout"),
+        ({"active": "yes"}, "active"),
+        ({"metadata": {"a": "x" * 20_000}}, "metadata"),
+    ],
+)
+def test_a_subscription_that_makes_no_sense_is_refused(api, given, place):
+    reply = api.send(BASE, {"url": URL, "events": ["job.failed"]} | given)
+
+    assert refusal(reply)["details"]["field"] == place
+    assert WebhookSubscription.objects.count() == 0
+    if place not in ("secret",) and None not in given.values():
+        hook = made(api)
+        assert patch(api, hook, **given).status_code == 400
+        assert api.see(f"{BASE}/{hook['id']}").json()["url"] == URL
+
+
+def test_an_unencrypted_url_is_refused_unless_the_site_allows_it(api, settings):
+    settings.OJS = settings.OJS | {"WEBHOOKS_ALLOW_HTTP": False}
+
+    reply = api.send(BASE, {"url": "http://example.com/", "events": ["*"]})
+
+    assert "https" in refusal(reply)["message"]
+    with receiving() as receiver:
+        made(api)
+        WebhookSubscription.objects.update(url=receiver.at())
+        complete_a_job(api)
+        sent()
+    assert receiver.received == []
+    assert WebhookDelivery.objects.get().state == "dead"
+
+
+def test_a_secret_is_shown_when_it_is_made_and_never_again(api, caplog):
+    caplog.set_level(logging.DEBUG)
+    hook = made(api)
+    shown = made(api, secret="whk_test_secret_001")
+    assert hook["secret"].startswith("whsec_") and shown["secret"] == "whk_test_secret_001"
+    assert hook["secret"] != made(api)["secret"]
+    path = f"{BASE}/{hook['id']}"
+    rotated = api.send(f"{path}/rotate-secret").json()["secret"]
+
+    replies = [
+        api.see(BASE),
+        api.see(path),
+        patch(api, hook, events=["*"]),
+        api.send(f"{path}/pause"),
+        api.send(f"{path}/resume"),
+        api.send(f"{path}/test"),
+        api.see("webhooks/deliveries"),
+        api.see("events"),
+        api.delete(f"{V1}/{path}"),
+    ]
+
+    elsewhere = [*OperatorAction.objects.values_list("selection", flat=True), caplog.text]
+    texts = [reply.content.decode() for reply in replies] + list(map(str, elsewhere))
+    assert all(reply.status_code == 200 for reply in replies)
+    for secret in (hook["secret"], rotated, shown["secret"]):
+        assert not any(secret in text for text in texts)
+
+
+def test_deliveries_are_signed_with_both_secrets_until_the_rotation_is_over(api):
+    with receiving() as receiver:
+        hook = made(api, receiver.at())
+        path = f"{BASE}/{hook['id']}/rotate-secret"
+        new = api.send(path, {"reason": "It may have leaked"}).json()
+        complete_a_job(api)
+        sent()
+        WebhookSubscription.objects.update(previous_until=ago(1))
+        complete_a_job(api)
+        sent()
+        api.send(path, {"secret": "whsec_of-our-own-making", "overlap": 0})
+        complete_a_job(api)
+        sent()
+
+    secrets = (hook["secret"], new["secret"], "whsec_of-our-own-making")
+    assert [[is_signed(each, *one) for each in secrets] for one in receiver.received] == [
+        [True, True, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    assert "previous_secret_until" in new
+
+
+def test_a_project_has_subscriptions_of_its_own_to_the_events_of_its_jobs(settings):
+    settings.OJS = settings.OJS | {"API_KEY_CACHE": 0}
+    acme, other, everyone = (
+        OJSClient(make_key(name or "all", project=name)[1]) for name in ("acme", "other", "")
+    )
+    theirs, all_of_them = made(acme, kinds=["*"]), made(everyone, kinds=["job.enqueued"])
+    job_ids = [client.pushed() for client in (acme, other, everyone)]
+    step = {"type": "a.b", "args": []}
+    for project in ("acme", "other"):
+        plan = plan_of({"type": "chain", "name": project, "steps": [step]}, clock.now())
+        engine.create_workflow(plan, project=project)
+    written()
+
+    found = {
+        name: {
+            (each["event_type"], each["subject"])
+            for each in everyone.see("webhooks/deliveries", subscription_id=name).json()[
+                "deliveries"
+            ]
+        }
+        for name in (theirs["id"], all_of_them["id"])
+    }
+    enqueued = {subject for kind, subject in found[theirs["id"]] if kind == "job.enqueued"}
+    assert job_ids[0] in enqueued and not {*job_ids[1:]} & enqueued
+    flows = [subject for kind, subject in found[theirs["id"]] if kind == "workflow.created"]
+    assert len(flows) == 1
+    assert {*job_ids} < {subject for _, subject in found[all_of_them["id"]]}
+    assert not any(kind.startswith("webhook.") for kind, _ in found[theirs["id"]])
+
+    (delivered, *_rest) = acme.see("webhooks/deliveries").json()["deliveries"]
+    assert other.see(BASE).json()["subscriptions"] == []
+    assert other.see("webhooks/deliveries").json()["deliveries"] == []
+    assert len(everyone.see(BASE).json()["subscriptions"]) == 2
+    one, sending = f"{V1}/{BASE}/{theirs['id']}", f"{V1}/webhooks/deliveries/{delivered['id']}"
+    for path in (one, sending):
+        assert acme.get(path).status_code == 200
+        assert other.get(path).status_code == 404
+    for path in (f"{one}/test", f"{one}/rotate-secret", f"{one}/pause", f"{sending}/retry"):
+        assert other.post(path, b"", content_type=MEDIA_TYPE).status_code == 404
+    assert other.delete(one).status_code == 404
+
+
+def test_values_that_not_everyone_may_see_are_not_sent(api):
+    made(api, kinds=["job.failed"])
+    job_id = api.pushed()
+    api.fetch()
+    api.nack(job_id, message="login(password='hunter2') failed")
+    written()
+
+    assert "hunter2" not in WebhookDelivery.objects.get().body
+    assert "login(password=" in WebhookDelivery.objects.get().body
+
+
+def test_events_are_read_once_and_lost_by_no_crash(api, monkeypatch):
+    with receiving(200, 500) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        with monkeypatch.context() as broken:
+            broken.setattr(fan_out, "_deliveries", lambda *rows: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                fan_out.fan_out()
+        assert len(written()) == 1
+        assert len(written()) == 1
+
+        # A process reserves it, and dies.
+        (attempt,) = delivery.take(9, ())
+        assert delivery.take(9, ()) == []
+        WebhookDelivery.objects.update(next_try_at=ago(1))
+        sent()
+        # It was alive after all.
+        delivery.note([delivery.send(attempt)])
+
+    assert len(receiver.received) == 2
+    row = WebhookDelivery.objects.get()
+    assert (row.state, row.tries) == ("delivered", 2)
+
+
+def test_a_subscription_can_be_tested(api):
+    with receiving(200, 500) as receiver:
+        hook = made(api, receiver.at(), active=False)
+        path = f"{BASE}/{hook['id']}/test"
+        well, badly = api.send(path).json(), api.send(path).json()
+    away = api.send(path).json()
+
+    assert (well["success"], well["status_code"], well["response_body"]) == (True, 200, "noted")
+    assert (badly["success"], badly["status_code"], badly["error"]) == (
+        False,
+        500,
+        "HTTP 500: noted",
+    )
+    assert (away["success"], away["status_code"], away["response_body"]) == (False, None, None)
+    assert is_signed(hook["secret"], *receiver.received[0])
+    event = json.loads(receiver.received[0][1])
+    assert (event["type"], event["subject"]) == ("webhook.test", hook["id"])
+    states = [each["status"] for each in api.see("webhooks/deliveries").json()["deliveries"]]
+    assert sorted(states) == ["dead", "dead", "delivered"]
+
+
+def test_what_waits_for_a_paused_subscription_is_sent_when_it_is_resumed(api):
+    with receiving() as receiver:
+        hook = made(api, receiver.at())
+        first = complete_a_job(api)
+        written()
+        assert not api.send(f"{BASE}/{hook['id']}/pause").json()["active"]
+        complete_a_job(api)
+        sent()
+        assert receiver.received == []
+        api.send(f"{BASE}/{hook['id']}/resume")
+        last = complete_a_job(api)
+        sent()
+
+    subjects = {json.loads(body)["subject"] for _, body in receiver.received}
+    assert subjects == {first, last}
+
+
+def test_a_deleted_subscription_gets_nothing_more(api):
+    with receiving() as receiver:
+        hook = made(api, receiver.at())
+        complete_a_job(api)
+        written()
+        (attempt,) = delivery.take(9, ())
+        assert api.delete(f"{V1}/{BASE}/{hook['id']}").json() == {"deleted": True, "id": hook["id"]}
+        delivery.note([delivery.send(attempt)])
+        complete_a_job(api)
+        sent()
+
+    assert len(receiver.received) == 1, "what was under way"
+    assert WebhookDelivery.objects.count() == 0
+    assert api.see(f"{BASE}/{hook['id']}").status_code == 404
+    kinds = Event.objects.filter(subject=hook["id"]).values_list("type", flat=True)
+    assert set(kinds) == {"webhook.subscription.created", "webhook.subscription.deleted"}
+
+
+def test_changes_are_in_the_audit_without_the_url(api):
+    hook = made(api, "https://hooks.example.com/T0/secret-path")
+    patch(api, hook, url="https://hooks.example.com/T1/secret-path", events=["job.*"])
+    api.send(f"{BASE}/{hook['id']}/rotate-secret", {"reason": "Anna has left"})
+    api.delete(f"{V1}/{BASE}/{hook['id']}")
+
+    actions = OperatorAction.objects.filter(verb="manage_webhooks").order_by("pk")
+    assert [each.target_kind for each in actions] == ["webhooksubscription"] * 4
+    assert actions[1].selection["changed"] == ["events", "url"]
+    assert actions[2].reason == "Anna has left"
+    assert "secret-path" not in str([each.selection for each in actions])
+
+
+def test_a_subscription_that_is_slow_or_fails_leaves_room_for_the_others():
+    def hooks(count, **given):
+        return [
+            WebhookSubscription.objects.create(url=URL, events=["*"], **given) for _ in range(count)
+        ]
+
+    def attempts(row, count, is_slow=False):
+        one = delivery.attempt_of(WebhookDelivery(subscription=row, body="{}"), row, clock.now())
+        return [replace(one, is_slow=is_slow) for _ in range(count)]
+
+    failing, well = hooks(40, failing_since=ago(60)), hooks(1)
+    turns = delivery.Turns()
+    shares = turns.share(delivery.AT_ONCE, (), [*failing, *well])
+    assert sum(room for _, room, is_slow in shares if is_slow) == delivery.SLOW_AT_ONCE
+    assert all(room == 1 for _, room, is_slow in shares if is_slow)
+    assert [room for row, room, _ in shares if row == well[0]] == [delivery.EACH]
+
+    again = turns.share(delivery.AT_ONCE, (), [*failing, *well])
+    assert [row for row, _, is_slow in again if is_slow] == failing[16:32], "everyone has a turn"
+
+    busy = attempts(failing[0], 16, is_slow=True) + attempts(well[0], delivery.EACH)
+    assert turns.share(12, busy, [*failing, *well]) == []
+
+    outcome = delivery.Outcome(attempts(well[0], 1)[0], duration=delivery.SLOW + 1, status=200)
+    turns.noted(outcome)
+    ((_, _, is_slow),) = turns.share(12, (), well)
+    assert is_slow
+
+
+def test_old_deliveries_are_deleted_and_a_hopeless_backlog_ends(api, monkeypatch):
+    made(api, kinds=["job.enqueued"])
+    for _ in range(3):
+        api.pushed()
+    written()
+    keys = list(WebhookDelivery.objects.values_list("pk", flat=True))
+    for key, (state, days) in zip(keys, (("delivered", 8), ("dead", 8), ("dead", 31)), strict=True):
+        WebhookDelivery.objects.filter(pk=key).update(state=state, finished_at=ago(days * 86_400))
+
+    assert delivery.prune() == 2
+    assert WebhookDelivery.objects.get().pk == keys[1]
+
+    WebhookDelivery.objects.update(state="pending")
+    monkeypatch.setattr(delivery, "BACKLOG", 0)
+    delivery.prune()
+    assert WebhookSubscription.objects.get().active, "it is only slow"
+    WebhookSubscription.objects.update(failing_since=ago(60))
+    delivery.prune()
+    assert not WebhookSubscription.objects.get().active
+
+
+def test_attempts_are_counted(api):
+    with receiving(500, 200, 404) as receiver:
+        hook = made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        sent()
+        complete_a_job(api)
+        sent()
+    api.delete(f"{V1}/{BASE}/{hook['id']}")
+
+    text = metrics.exposition("")[0].decode()
+    for line in (
+        'ojs_webhook_delivery_total{event_type="job.completed",status="success"} 1.0',
+        'ojs_webhook_delivery_total{event_type="job.completed",status="failed"} 1.0',
+        'ojs_webhook_delivery_total{event_type="job.completed",status="dead"} 1.0',
+        'ojs_webhook_delivery_retry_count_bucket{event_type="job.completed",le="0.0"} 0.0',
+        'ojs_webhook_delivery_retry_count_bucket{event_type="job.completed",le="1.0"} 1.0',
+        "ojs_webhook_subscriptions 0.0",
+    ):
+        assert line in text
+    assert f'subscription_id="{hook["id"]}"}} 1.0' in text
+
+
+def test_without_the_record_there_is_nothing_to_subscribe_to(api, settings):
+    settings.OJS = settings.OJS | {"RECORD_EVENTS": False}
+
+    assert api.send(BASE, {"url": URL, "events": ["*"]}).status_code == 501
+    assert "urn:ojs:ext:webhooks" not in api.get("/ojs/manifest").json()["extensions"]
+
+
+def test_lists_have_pages_and_filters(api):
+    hooks = [made(api, kinds=["job.enqueued"]) for _ in range(3)]
+    api.pushed()
+    written()
+    WebhookDelivery.objects.filter(subscription=subscriptions.find(hooks[0]["id"], "")).update(
+        state="dead", finished_at=ago(1)
+    )
+
+    page = api.see(BASE, limit=2).json()
+    rest = api.see(BASE, limit=2, cursor=page["pagination"]["next_cursor"]).json()
+    found = [each["id"] for each in page["subscriptions"] + rest["subscriptions"]]
+    assert found == [each["id"] for each in reversed(hooks)]
+    (dead,) = api.see("webhooks/deliveries", status="dead").json()["deliveries"]
+    assert dead["subscription_id"] == hooks[0]["id"]
+    assert len(api.see("webhooks/deliveries", event_type="job.enqueued").json()["deliveries"]) == 3
+    assert api.see("webhooks/deliveries", event_type="job.failed").json()["deliveries"] == []
+    assert refusal(api.see("webhooks/deliveries", state="dead"))["details"]["field"] == "state"
+
+
+def test_a_delivery_says_what_the_record_says(api):
+    made(api, kinds=["job.enqueued"])
+    job = JobFactory()
+    event = events.job_event("job.enqueued", job, time=datetime(2026, 1, 2, tzinfo=UTC))
+    event.save()
+    written()
+
+    (listed,) = api.see("events", subject=str(job.pk)).json()["events"]
+    assert json.loads(WebhookDelivery.objects.get().body) == listed
+
+
+def test_a_signature_is_as_old_as_its_attempt(api):
+    with receiving(500) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        written()
+        WebhookDelivery.objects.update(created_at=LONG_AGO)
+        sent()
+        sent()
+
+    attempts = WebhookDelivery.objects.get().attempts
+    assert len(attempts) == 2
+    assert [int(headers["X-OJS-Timestamp"]) for headers, _ in receiver.received] == [
+        int(datetime.fromisoformat(each["at"]).timestamp()) for each in attempts
+    ]
