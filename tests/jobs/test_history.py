@@ -22,6 +22,8 @@ from jobs.spec.validation import new_job
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient
 from tests.operators import answer, choose, messages, staff
+from workers.chores import reaper
+from workers.models import WebhookDelivery, WebhookSubscription
 from workers.runtime import handler, handlers
 
 pytestmark = pytest.mark.django_db
@@ -161,7 +163,11 @@ def test_a_person_can_be_erased_without_a_trace():
     kept = api.pushed(args=["bob@example.com"])
     api.fetch(worker_id="w1")
     api.ack(kept, worker_id="w1")
+    hook = {"url": "https://example.com/hook", "events": ["job.*"], "secret": "s"}
+    WebhookSubscription.objects.create(**hook)
     left_by_ann(api)
+    reaper.sweep(["webhooks"])
+    assert WebhookDelivery.objects.filter(body__contains=ADDRESS).exists()
     assert everything_stored().count(ADDRESS) > 10
     assert OperatorAction.objects.filter(verb="retry_job").exists()
 
@@ -172,6 +178,7 @@ def test_a_person_can_be_erased_without_a_trace():
     assert (done.jobs, done.left) == (5, [])
     assert (RefusedFinish.objects.count(), Checkpoint.objects.count()) == (0, 0)
     assert not Workflow.objects.exists()
+    assert set(WebhookDelivery.objects.values_list("subject", flat=True)) == {kept}
     assert set(Event.objects.exclude(job_type="").values_list("subject", flat=True)) == {kept}
     assert api.job(kept)["state"] == "completed"
 
@@ -221,14 +228,14 @@ def test_what_the_record_knows_of_a_deleted_job_is_erased_by_its_id():
 
 
 def test_other_apps_forget_in_the_same_transaction(monkeypatch):
-    told: list[str] = []
-    monkeypatch.setattr(engine.erasure, "forgetting", [told.extend])
+    heard: list[str] = []
+    monkeypatch.setattr(engine.erasure, "forgetting", [heard.extend])
     done = JobFactory(completed=True)
     JobFactory(active=True)
 
     history.erase(ids=list(Job.objects.values_list("pk", flat=True)))
 
-    assert told == [str(done.pk)]
+    assert heard == [str(done.pk)]
 
 
 def test_it_must_be_said_whose_jobs_are_erased():

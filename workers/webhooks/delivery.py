@@ -402,6 +402,11 @@ def test(subscription: WebhookSubscription) -> Outcome:
     return outcome
 
 
+def forget(job_ids: Sequence[str]) -> None:
+    """Delete the deliveries of events of these jobs."""
+    WebhookDelivery.objects.filter(subject__in=job_ids).delete()
+
+
 def prune() -> int:
     """Delete one batch of old deliveries, and disable subscriptions with too many pending ones."""
     _disable_overfull()
