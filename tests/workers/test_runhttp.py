@@ -133,6 +133,16 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     assert "Traceback" not in started.output
 
 
+def test_several_processes_do_not_start_with_options_that_are_refused(environment, tmp_path):
+    environment = environment | {"DJANGO_DEBUG": "0", "DJANGO_SECRET_KEY": "k" * 50}
+    arguments = command("--port", free_port(), "--processes", 2)
+    refused = environment | {"OJS_ALLOW_ANONYMOUS": "1"}
+    with running(arguments, tmp_path / "server.log", refused) as started:
+        assert started.wait() == 1
+    assert "it is refused outside DEBUG" in started.output
+    assert "Started server process" not in started.output
+
+
 def test_it_serves_tls(environment, tmp_path):
     authority = trustme.CA()
     root, certificate = tmp_path / "root.pem", tmp_path / "certificate.pem"
