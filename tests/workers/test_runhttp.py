@@ -15,6 +15,7 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
+from ojs_project import health
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.once import once_is_enough
@@ -150,7 +151,7 @@ def test_it_serves_tls(environment, tmp_path):
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     context = ssl.create_default_context(cafile=str(root))
     port = free_port()
-    arguments = command("--host", "localhost", "--port", port, "--tls-certificate", certificate)
+    arguments = command("--port", port, "--tls-certificate", certificate)
     with running(arguments, tmp_path / "server.log", environment) as started:
 
         def answers() -> bool:
@@ -162,6 +163,8 @@ def test_it_serves_tls(environment, tmp_path):
                 return False
 
         eventually(answers, lambda: started.output)
+        surroundings = {"OJS_SERVER_PORT": str(port), "OJS_SERVER_TLS_CERTIFICATE": "set"}
+        health.check(surroundings, tmp_path / "alive")
         assert started.terminate() == 0, started.output
 
 
