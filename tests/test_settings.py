@@ -268,6 +268,7 @@ def test_no_variable_of_others_stops_a_command():
     assert "OJS_SERVICE_HOST" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "problem"),
     [

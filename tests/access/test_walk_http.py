@@ -20,7 +20,7 @@ from workers.bindings.shared.switched import Switched
 from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
 from .scenes import SECRET, Scene, double, is_untouched, rows, scene, tells_of_twin
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 OPTIONS = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0}
 FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}

@@ -16,7 +16,7 @@ from jobs.store import clock
 from . import stories
 from .loops import PATIENCE, on_loop
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 HOST = {"HTTP_HOST": "testserver", "SERVER_NAME": "testserver", "SERVER_PORT": "80"}
 HOST |= {"REMOTE_ADDR": "127.0.0.1", "wsgi.url_scheme": "http"}

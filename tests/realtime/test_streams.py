@@ -20,7 +20,7 @@ from workers import protocol
 from . import stories
 from .loops import listen, on_loop
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from workers.chores import reaper
 from workers.fleet import drain
 from workers.models import FleetOperation, OperationStep, Worker
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 OPS = Actor("ops", Source.SHELL)
 WORKER = "ojs_workers_worker"
