@@ -28,7 +28,7 @@ SEVERITIES = (
 )
 """Lowest `logging` level of each severity, and the numbers of OpenTelemetry (§5.4)."""
 OF_WORKERS = ("workers.runtime", "workers.job")
-"""Loggers of worker processes; all others of ours are the server's."""
+"""Loggers of worker processes. The other loggers of this package are the server's."""
 ABOUT = ("job_id", "job_type", "queue", "attempt", "state", "worker_id")
 
 

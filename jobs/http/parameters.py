@@ -225,7 +225,7 @@ class ExecutionStatistics(Members):
     start = Word("A day before `end` where it is left out.", schema=DATE_TIME)
     end = Word(schema=DATE_TIME)
     queues = Word(COMMAS)
-    job_types = Word("Several, separated by commas. Not together with `queues`.")
+    job_types = Word(f"{COMMAS} Not together with `queues`.")
     group_by = OneOf(("minute", "hour", "day")).default("hour")
 
 

@@ -84,8 +84,8 @@ def entries(
         worker = shown(event.worker_id, reader.project)
         kinds = (CREATED,) if _is_first(event) else BY_EVENT.get(event.type, ())
         for index, kind in enumerate(kinds):
-            said = _data(kind, event, data, worker, sizes)
-            if said is None:
+            details = _data(kind, event, data, worker, sizes)
+            if details is None:
                 continue
             document: dict[str, Any] = {
                 "id": f"{events.cursor_of(event)}-{index}",
@@ -96,8 +96,9 @@ def entries(
             actor = _actor(kind, event, data, worker)
             if actor:
                 document["actor"] = actor
-            said = redact_quotes(said) if reader.is_redacted else said
-            yield (event.pk, index), document | {"data": said}
+            if reader.is_redacted:
+                details = redact_quotes(details)
+            yield (event.pk, index), document | {"data": details}
 
 
 def _is_first(event: Event) -> bool:
@@ -117,7 +118,7 @@ def _sizes(created: Iterable[Event]) -> dict[str, int]:
 def _data(
     kind: str, event: Event, data: dict[str, Any], worker: str, sizes: dict[str, int]
 ) -> dict[str, Any] | None:
-    """Return what the entry says (§3); None if the event says nothing of the kind."""
+    """Return the data of the entry (§3); None if the event has none of this kind."""
     if kind == CREATED:
         return created_data(
             event.queue,
@@ -260,9 +261,10 @@ def total_of(job_id: Any, rows: QuerySet[Event]) -> int:
 
 
 def _unrecorded(job_id: Any, rows: QuerySet[Event]) -> list[dict[str, Any]]:
-    """Return the creation of a job that was enqueued as pending, which is no event: its row tells.
+    """Return the creation of a job that was enqueued as pending: it is no event, and is read from
+    the job's row.
 
-    Nothing else is told from the row: a history that was purged stays empty.
+    Nothing else is read from there: a history that was purged stays empty.
     """
     first = rows.order_by("pk").first()
     if first is not None:
