@@ -354,8 +354,7 @@ def fetch(
     # Only if it found nothing: a fetch that finds jobs is one statement.
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
-    if tracing.recorder is not None:
-        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
+    tracing.fetched(jobs, options.get("worker_id", ""), began)
     return jobs
 
 
@@ -400,8 +399,7 @@ def exchange(
         settled(outcomes)
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
-    if tracing.recorder is not None:
-        tracing.recorder.fetched(jobs, options.get("worker_id", ""), began)
+    tracing.fetched(jobs, options.get("worker_id", ""), began)
     return with_foreign(completions, outcomes, foreign), jobs
 
 

@@ -76,6 +76,12 @@ def enqueueing(new: Sequence[NewJob]) -> AbstractContextManager[None]:
     return UNTRACED if recorder is None else recorder.enqueueing(new)
 
 
+def fetched(jobs: Iterable[Any], worker_id: str, began: int) -> None:
+    """See `Recorder.fetched`."""
+    if recorder is not None:
+        recorder.fetched(jobs, worker_id, began)
+
+
 def flush() -> None:
     """See `Recorder.flush`."""
     if recorder is not None:

@@ -34,7 +34,7 @@ class ServerCommand(BaseCommand):
         parser.add_argument("--host", help=f'address to listen on (default: {place}["HOST"])')
         parser.add_argument("--port", type=int, help=f'its port (default: {place}["PORT"])')
         alive.add_argument(parser)
-        tls.add_arguments(parser, group)
+        tls.add_arguments(parser, f'{place}["TLS_CERTIFICATE"]', f'{place}["TLS_KEY"]')
 
     def handle(self, *args: Any, **given: Any) -> None:
         protocol = protocol_of(self.protocol_name or given["protocol"])
@@ -45,7 +45,10 @@ class ServerCommand(BaseCommand):
         pulse = alive.outside(given)
         keepalive.apply()
         try:
-            certificate = tls.certificate_of(options, given["tls_certificate"], given["tls_key"])
+            certificate = tls.certificate_of(
+                given["tls_certificate"] or options.TLS_CERTIFICATE,
+                given["tls_key"] or options.TLS_KEY,
+            )
         except tls.UnusableCertificate as problem:
             raise CommandError(str(problem)) from None
         try:

@@ -88,7 +88,7 @@ class PostgresStore(PortableStore):
         }
         if len(new) == 1 and not is_chosen and documents[0].keys() <= USUAL:
             statement = INSERT_ONE
-            parameters |= _one(new[0])
+            parameters |= _one(new[0], documents[0])
         # Compared in the form sent: in Python, 1 and True are equal.
         elif len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1:
             statement = INSERT_UNIFORM_CHOSEN if is_chosen else INSERT_UNIFORM
@@ -207,19 +207,12 @@ def _document(job: NewJob) -> dict[str, Any]:
     return document
 
 
-def _one(job: NewJob) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "type": job.type,
-        "queue": job.queue,
-        "args": orjson.dumps(job.args).decode(),
-        "meta": orjson.dumps(job.meta).decode(),
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "tags": orjson.dumps(job.tags).decode(),
-        "attributes": orjson.dumps(job.attributes).decode(),
-        "project": job.project,
+def _one(job: NewJob, document: dict[str, Any]) -> dict[str, Any]:
+    shared = {
+        name: orjson.dumps(document[name]).decode() for name in ("meta", "tags", "attributes")
     }
+    own = {"id": job.id, "args": orjson.dumps(job.args).decode(), "project": job.project}
+    return document | shared | own
 
 
 def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:

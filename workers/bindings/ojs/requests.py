@@ -14,6 +14,7 @@ from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
 from jobs.http.parameters import Word
 from jobs.http.request import Meta
+from jobs.record import tracing
 from jobs.spec import fields, traces, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
@@ -488,11 +489,13 @@ def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace(reports: Sequence[Completion | Failure], items: Sequence[Document], meta: Meta) -> None:
-    """Read the trace contexts in which a worker sent its reports.
+    """Read the trace contexts in which a worker sent its reports, if this process needs them.
 
     Args:
         meta: the headers, which hold for a report that comes alone.
     """
+    if tracing.recorder is None:
+        return
     for report, item in zip(reports, items, strict=True):
         context = traces.context_of(item.get) or (
             traces.of_headers(meta) if len(reports) == 1 else {}

@@ -10,7 +10,6 @@ from uuid import UUID
 from jobs.api.jobs import parse_id
 from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse, outcome_of
-from jobs.record import tracing
 from jobs.spec.envelope import claimed_envelope
 from workers import protocol
 from workers.access import admission
@@ -117,8 +116,7 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if body.get("acks") is not None:
         return _several(request, {"acks": body["acks"]}, requests.worker_id(body, caller))
     completion = requests.completion(body, caller)
-    if tracing.recorder is not None:
-        requests.trace([completion], [body], request.meta)
+    requests.trace([completion], [body], request.meta)
     completion.worker_id = admission.admit(caller, completion.worker_id)
     (outcome,) = protocol.ack([completion], project=caller.project)
     if outcome.error is not None:
@@ -136,8 +134,7 @@ def acks(given: Sequence[VerbRequest]) -> list[Any]:
             completion = None
             if body.get("acks") is None:
                 completion = requests.completion(body, caller)
-                if tracing.recorder is not None:
-                    requests.trace([completion], [body], request.meta)
+                requests.trace([completion], [body], request.meta)
                 completion.worker_id = admission.admit(caller, completion.worker_id)
             of_project = together.setdefault(caller.project, {})
             if completion is None or completion.job_id in of_project:
@@ -165,8 +162,7 @@ def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if body.get("nacks") is not None:
         return _several(request, {"nacks": body["nacks"]}, requests.worker_id(body, caller))
     failure = requests.failure(body, caller)
-    if tracing.recorder is not None:
-        requests.trace([failure], [body], request.meta)
+    requests.trace([failure], [body], request.meta)
     failure.worker_id = admission.admit(caller, failure.worker_id)
     (outcome,) = protocol.fail([failure], project=caller.project)
     if outcome.error is not None:
@@ -196,9 +192,8 @@ def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) ->
         completions = requests.completions(acks, "acks", caller, sender)
     if nacks is not None:
         failures = requests.failures(nacks, "nacks", caller, sender)
-    if tracing.recorder is not None:
-        reports = [*(completions or ()), *(failures or ())]
-        requests.trace(reports, [*(acks or ()), *(nacks or ())], request.meta)
+    reports = [*(completions or ()), *(failures or ())]
+    requests.trace(reports, [*(acks or ()), *(nacks or ())], request.meta)
     return Outcomes(completions, failures)
 
 

@@ -86,25 +86,23 @@ def _context() -> ssl.SSLContext:
     return ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
 
-def certificate_of(options: Any, certificate: str | None, key: str | None) -> Certificate | None:
-    """Return the certificate named by a command, else by its group of options; None for none.
+def certificate_of(certificate: str, key: str) -> Certificate | None:
+    """Return the certificate in these files; None if there are none.
 
     Raises:
         UnusableCertificate: it is not valid.
     """
-    files = certificate or options.TLS_CERTIFICATE, key or options.TLS_KEY
-    return Certificate(*files) if any(files) else None
+    return Certificate(certificate, key) if certificate or key else None
 
 
-def add_arguments(parser: Any, group: str) -> None:
+def add_arguments(parser: Any, certificate: str, key: str) -> None:
+    """Add the arguments of a command, given the names of the options that they override."""
     parser.add_argument(
         "--tls-certificate",
-        help="PEM file with a certificate and its chain: serve TLS "
-        f'(default: OJS["{group}"]["TLS_CERTIFICATE"])',
+        help=f"PEM file with a certificate and its chain: serve TLS (default: {certificate})",
     )
     parser.add_argument(
-        "--tls-key",
-        help=f'PEM file with its key, if it is separate (default: OJS["{group}"]["TLS_KEY"])',
+        "--tls-key", help=f"PEM file with its key, if it is separate (default: {key})"
     )
 
 

@@ -41,11 +41,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--processes", type=int, help="how many processes (default: SERVER_PROCESSES)"
         )
-        parser.add_argument(
-            "--tls-certificate",
-            help="PEM file with a certificate and its chain (default: SERVER_TLS_CERTIFICATE)",
-        )
-        parser.add_argument("--tls-key", help="PEM file with its key (default: SERVER_TLS_KEY)")
+        tls.add_arguments(parser, "SERVER_TLS_CERTIFICATE", "SERVER_TLS_KEY")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -60,11 +56,10 @@ class Command(BaseCommand):
             raise CommandError("There must be at least one process.")
         certificate = options["tls_certificate"] or ojs_settings.SERVER_TLS_CERTIFICATE
         key = options["tls_key"] or ojs_settings.SERVER_TLS_KEY
-        if certificate or key:
-            try:
-                tls.Certificate(certificate, key)
-            except tls.UnusableCertificate as problem:
-                raise CommandError(str(problem)) from None
+        try:
+            tls.certificate_of(certificate, key)
+        except tls.UnusableCertificate as problem:
+            raise CommandError(str(problem)) from None
         application = options["application"]
         if not application:
             raise CommandError("There is no ASGI_APPLICATION in the settings: name one.")
