@@ -16,7 +16,7 @@ import pytest
 
 from jobs.store import wakeup
 from tests.database import connection
-from tests.processes import PATIENCE, ROOT, eventually
+from tests.processes import ROOT, eventually
 from tests.workers.site import Shop, ends_with, tell, worker_becomes
 from workers.models import Worker
 
@@ -122,8 +122,7 @@ def test_a_program_embeds_a_worker_as_the_page_shows(monkeypatch):
         eventually(lambda: Worker.objects.live().exists())
     finally:
         exec(after, names)
-        for thread in set(threading.enumerate()) - threads:
-            if thread.name != "ojs-watchdog":  # that of the process
-                thread.join(PATIENCE)
+        # Some are enumerated before they run: these cannot be joined.
+        eventually(lambda: {t.name for t in {*threading.enumerate()} - threads} <= {"ojs-watchdog"})
 
     assert not Worker.objects.live().exists()
