@@ -327,7 +327,7 @@ class Handles(Sequence["JobHandle | None"]):
 
 
 class WorkflowHandle:
-    """A chain, group, batch or graph, as it was when it was last read."""
+    """A chain, group, batch, graph or saga, as it was when it was last read."""
 
     __slots__ = ("_place", "_row")
 
@@ -355,7 +355,7 @@ class WorkflowHandle:
 
     @property
     def type(self) -> str:
-        """`chain`, `group`, `batch` or `dag`."""
+        """`chain`, `group`, `batch`, `dag` or `saga`."""
         return str(self._row.type)
 
     @property
@@ -364,14 +364,14 @@ class WorkflowHandle:
 
     @property
     def state(self) -> WorkflowStateName:
-        """OJS workflows §8.1."""
+        """OJS workflows §8.1, §14.4."""
         found: Any = self._row.state
         state: WorkflowStateName = found
         return state
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is completed, failed or cancelled."""
+        """Whether it is completed, failed, cancelled or compensated."""
         return bool(self._row.is_terminal)
 
     @property
@@ -390,7 +390,8 @@ class WorkflowHandle:
         return found
 
     def jobs(self) -> list[JobHandle]:
-        """Return its jobs that exist so far, including those of nested workflows and callbacks.
+        """Return its jobs that exist so far, including those of nested workflows, callbacks and
+        compensations.
 
         A step of a chain is created when its turn comes.
         """
