@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from . import engine
 from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
@@ -397,7 +397,9 @@ class WorkflowHandle:
         """
         with self._place.inside():
             inside = [item.pk for item in engine.workflow_members(self._row)]
-            rows = _jobs().filter(workflow__in=inside).order_by("workflow", "workflow_index", "pk")
+            # SQLite would put callbacks and compensations, which have no index, first.
+            place = F("workflow_index").asc(nulls_last=True)
+            rows = _jobs().filter(workflow__in=inside).order_by("workflow", place, "pk")
             return [JobHandle(row, self._place) for row in rows]
 
     async def ajobs(self) -> list[JobHandle]:

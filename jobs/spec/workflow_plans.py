@@ -224,7 +224,8 @@ def _plan(
         defaults = defaults | (WorkflowRequest.options.read(document) or {})
     _refuse_unsupported(document, NOT_SUPPORTED, path)
     if kind != "saga":
-        _refuse_unsupported(document, OF_SAGAS, path)
+        for where, member in _named(document, OF_SAGAS, path):
+            raise Unsupported(f"This server supports '{member}' only in sagas.", field=where)
     _refuse_compensation(document, path)
     if kind not in NODES or (kind == "dag" and depth > 1):
         known = ", ".join(sorted(set(NODES) - {"dag"}))
@@ -268,7 +269,8 @@ def _add_nodes(
         if plan.type == WorkflowType.SAGA:
             name, member = _saga_step(member, path, names)
         forward = {key: value for key, value in member.items() if key not in COMPENSATION}
-        node = _node(forward, path, check, defaults, depth=depth)
+        with _spelled(path, "job_type" if "job_type" in members[index] else "type"):
+            node = _node(forward, path, check, defaults, depth=depth)
         if name and isinstance(node, Step):
             node.document = {"id": name} | node.document
         plan.nodes.append(node)
@@ -285,8 +287,8 @@ def _check_policy(document: Mapping[str, Any], path: str) -> None:
     """Check what a saga wants to happen when a step fails (OJS workflows §14.3)."""
     if document.get("failure_policy") == "skip":
         raise Unsupported(
-            "This server does not support the failure policy 'skip': the steps of a saga that "
-            "must not stop it belong in a batch with callbacks.",
+            "This server does not support the failure policy 'skip'. A step that may fail can be "
+            "a batch with the callback 'on_complete'.",
             field=f"{path}.failure_policy".removeprefix("$."),
         )
     with _place(path):
@@ -336,12 +338,8 @@ def _compensation(
         if isinstance(node, Step):
             # The workers of the step's queue most likely have the handler that undoes it.
             short["options"] = {"queue": node.job.queue}
-        try:
+        with _spelled(path, "compensate_type"):
             undo = _step(short, path, check, defaults)
-        except InvalidWorkflow as refusal:
-            # Its type is all that can be wrong.
-            (error,) = refusal.details["validation_errors"]
-            raise refuse(f"{path}.compensate_type", error["message"]) from None
     elif args is not None:
         raise Unsupported(
             "This server supports 'compensate_args' only together with 'compensate_type'.",
@@ -508,6 +506,19 @@ def _place(path: str) -> Iterator[None]:
     except InvalidRequest as problem:
         where = f"{path}.{problem.details.get('field', '')}".rstrip(".")
         raise refuse(where, problem.message) from None
+
+
+@contextlib.contextmanager
+def _spelled(path: str, name: str) -> Iterator[None]:
+    """Turn the refusal of a step's `type` into one of the member that the client sent."""
+    try:
+        yield
+    except InvalidWorkflow as refusal:
+        (error,) = refusal.details["validation_errors"]
+        if name == "type" or error["path"] != f"{path}.type":
+            raise
+        message = error["message"].replace("'type'", f"'{name}'", 1)
+        raise refuse(f"{path}.{name}", message) from None
 
 
 def steps_of(plan: Plan) -> Iterator[Step]:
