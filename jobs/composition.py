@@ -64,6 +64,9 @@ class Step:
     depends_on: tuple[Step | str, ...] = ()
     compensation: Step | None = None
 
+    def __post_init__(self) -> None:
+        _check_compensation(self.compensation)
+
     def after(self, *others: Step | str) -> Step:
         """Return the same step of a graph, which also waits for these."""
         return replace(self, depends_on=(*self.depends_on, *others))
@@ -71,6 +74,11 @@ class Step:
     def undone_by(self, compensation: Step) -> Step:
         """Return the same step of a chain, with the job that undoes it; see `chain()`."""
         return replace(self, compensation=compensation)
+
+
+def _check_compensation(step: object) -> None:
+    if step is not None and not isinstance(step, Step):
+        raise TypeError(f"A compensation is jobs.job(…) or handler.job(…), not {step!r}.")
 
 
 class Composition:
@@ -95,6 +103,7 @@ class Composition:
         self.members = tuple(members)
         self.name = name
         self.callbacks = {n: step for n, step in (callbacks or {}).items() if step is not None}
+        _check_compensation(compensation)
         self.compensation = compensation
 
     def __repr__(self) -> str:

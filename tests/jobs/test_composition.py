@@ -13,7 +13,14 @@ from asgiref.sync import async_to_sync
 import jobs
 from jobs import engine, testing
 from jobs.engine import Completion
-from jobs.errors import Conflict, InvalidRequest, InvalidWorkflow, WaitTimeout, WorkflowNotFound
+from jobs.errors import (
+    Conflict,
+    InvalidRequest,
+    InvalidWorkflow,
+    Unsupported,
+    WaitTimeout,
+    WorkflowNotFound,
+)
 from jobs.middleware import enqueue_chain
 from jobs.models import Job, Workflow
 from jobs.spec.identifiers import uuid7
@@ -182,6 +189,24 @@ def test_a_chain_made_in_python_undoes_its_completed_steps(place, ran, kind):
     assert [word for word, _ in ran] == words
     assert len(flow.errors) == 1
     assert [job.type for job in flow.jobs()].count("flow.say") == len(words)
+
+
+@pytest.mark.parametrize("undo", ["flow.say", jobs.group(say("no"))], ids=["type", "group"])
+def test_only_a_job_can_undo_a_step(undo):
+    with pytest.raises(TypeError, match="compensation"):
+        say("a", compensate=undo)
+    with pytest.raises(TypeError, match="compensation"):
+        jobs.group(say("a"), compensate=undo)
+
+
+def test_only_a_step_of_a_chain_can_be_undone(place):
+    for flow in (
+        jobs.group(say("a", compensate=say("no a"))),
+        jobs.graph(say("a", compensate=say("no a"))),
+        jobs.chain(say("a"), compensate=say("no a")),
+    ):
+        with pytest.raises(Unsupported, match="only in a step of a chain"):
+            flow.enqueue()
 
 
 def test_inline_has_undone_the_steps_when_it_raises(inline_jobs, ran):
