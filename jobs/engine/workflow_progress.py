@@ -8,12 +8,13 @@ level, so that no cycle of waiting can arise.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -22,7 +23,7 @@ from ..record import tracing
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec import traces
-from ..spec.lifecycle import State
+from ..spec.lifecycle import TERMINAL, State
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..spec.workflow_plans import Plan, node_of
 from ..store import awaited, clock
@@ -97,6 +98,10 @@ def _undone_by(workflow: Workflow) -> dict[UUID, int]:
     return {UUID(job_id): int(index) for index, job_id in (workflow.fired or {}).items()}
 
 
+ADVANCES = Q(finished_at__isnull=True) | Q(state=WorkflowState.FAILED, compensations__isnull=False)
+"""Workflows in which something may follow when a node has settled."""
+
+
 def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
     """Advance these workflows, and the enclosing ones if they end (OJS workflows §8.3).
 
@@ -109,9 +114,11 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
         levels.setdefault(depth, set()).add(pk)
     while levels:
         depth = max(levels)
-        unfinished = Workflow.objects.filter(pk__in=levels.pop(depth), finished_at__isnull=True)
-        for workflow in unfinished.order_by("pk").select_for_update():
-            if _advance(workflow, ended) and workflow.parent_id is not None:
+        rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
+        for workflow in rows.order_by("pk").select_for_update():
+            if workflow.is_terminal:
+                _go_on_undoing(workflow, ended)
+            elif _advance(workflow, ended) and workflow.parent_id is not None:
                 levels.setdefault(depth - 1, set()).add(workflow.parent_id)
     return ended
 
@@ -201,7 +208,8 @@ def _compensate(workflow: Workflow, ended: list[UUID]) -> bool:
             ended += _fire_compensation(workflow, max(left))
     except OJSError as refusal:
         problem = {"code": refusal.code, "message": refusal.message}
-        return _give_up(workflow, max(left), [problem])
+        broken = _not_undone(workflow, max(left), [problem])
+        return _end(workflow, WorkflowState.FAILED, broken)
     return False
 
 
@@ -228,30 +236,62 @@ def _fire_compensation(workflow: Workflow, index: int) -> list[UUID]:
 
 def _advance_compensation(workflow: Workflow, ended: list[UUID]) -> bool:
     """Go on when the last compensation has settled; without its success, give up (§14.2)."""
+    last = _last_compensation(workflow)
+    if last is None:
+        return _compensate(workflow, ended)
+    index, job_id, state = last
+    if state not in TERMINAL:
+        return False
+    if state == State.COMPLETED:
+        return _compensate(workflow, ended)
+    problem = _not_undone(workflow, index, list(errors_of([job_id])), job_id)
+    return _end(workflow, WorkflowState.FAILED, problem)
+
+
+def _last_compensation(workflow: Workflow) -> tuple[int, UUID, str] | None:
+    """Return the step that was undone last, the job that does it, and the job's state."""
     undone_by = _undone_by(workflow)
     last = min(undone_by, key=undone_by.__getitem__, default=None)
     if last is None:
-        return _compensate(workflow, ended)
+        return None
     jobs, _ = _nodes(workflow)
-    found = jobs.filter(pk=last).values_list("state", "finished_at").first()
-    if found is not None and found[1] is None:
-        return False
-    if found is not None and found[0] == State.COMPLETED:
-        return _compensate(workflow, ended)
-    return _give_up(workflow, undone_by[last], list(errors_of([last])), failed_job_id=last)
+    # Without its job, nothing says that the step was undone.
+    state = jobs.filter(pk=last).values_list("state", flat=True).first() or State.DISCARDED
+    return undone_by[last], last, state
 
 
-def _give_up(
-    workflow: Workflow, index: int, errors: Sequence[Any], *, failed_job_id: UUID | None = None
-) -> bool:
-    """End a saga whose compensation failed: an operator must undo the rest (§14.2)."""
+def _not_undone(
+    workflow: Workflow, index: int, errors: Sequence[Any], job_id: UUID | None = None
+) -> dict[str, Any]:
+    """Return the problem of a saga whose compensation failed: an operator must act (§14.2)."""
     problem = dict(workflow.problem or {})
     problem["errors"] = [*problem.get("errors", ()), *errors][:ERRORS]
-    if failed_job_id is not None:
-        problem["failed_job_ids"] = [*problem.get("failed_job_ids", ()), str(failed_job_id)]
+    if job_id is not None:
+        problem["failed_job_ids"] = [*problem.get("failed_job_ids", ()), str(job_id)]
     problem["failed_compensation_index"] = index
     problem["uncompensated_steps"] = sorted({index, *_left_to_undo(workflow)}, reverse=True)
-    return _end(workflow, WorkflowState.FAILED, problem)
+    return problem
+
+
+def _go_on_undoing(workflow: Workflow, ended: list[UUID]) -> None:
+    """Undo the rest once an operator has retried the compensation that failed, with success.
+
+    The saga has ended, and stays failed; its problem says what is still to undo.
+    """
+    last = _last_compensation(workflow)
+    if last is None or last[2] not in TERMINAL:
+        return
+    index, job_id, state = last
+    problem = dict(workflow.problem or {})
+    if state == State.COMPLETED:
+        left = _left_to_undo(workflow)
+        problem["uncompensated_steps"] = sorted(left, reverse=True)
+        with contextlib.suppress(OJSError), atomic(), accepted():
+            if left:
+                ended += _fire_compensation(workflow, max(left))
+    elif index != problem.get("failed_compensation_index"):
+        problem = _not_undone(workflow, index, list(errors_of([job_id])), job_id)
+    Workflow.objects.filter(pk=workflow.pk, state=WorkflowState.FAILED).update(problem=problem)
 
 
 def _begin_step(workflow: Workflow, index: int) -> list[UUID]:

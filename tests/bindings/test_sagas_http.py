@@ -151,6 +151,43 @@ def test_a_compensation_that_fails_ends_the_saga_and_says_what_is_left_to_undo(a
     assert messages == ["shipping_create broke", "payment_refund broke"]
 
 
+def test_the_rest_is_undone_when_an_operator_has_retried_what_failed(api):
+    saga = create(api, **ORDER)
+    ran = run(api, inventory_reserve=1, payment_charge=2)
+    refund = ran[3]
+
+    for outcome, left in ((None, [1, 0]), ({"refunded": True}, [0])):
+        assert api.send(f"dead-letter/{refund['id']}/retry", {}).status_code < 300
+        (again,) = api.fetch()
+        assert again["id"] == refund["id"]
+        if outcome is None:
+            api.nack(again["id"], retryable=False, message="still broke")
+        else:
+            api.ack(again["id"], result=outcome)
+        found = look(api, saga)
+        assert (found["state"], found["uncompensated_steps"]) == ("failed", left)
+        assert len(found["failed_job_ids"]) == 2
+
+    assert types(run(api, inventory_release=1)) == ["inventory.release"]
+    after = look(api, saga)
+    assert (after["state"], undone(after)) == ("failed", ["completed", "completed", None])
+    assert after["uncompensated_steps"] == []
+
+
+def test_a_step_that_an_operator_retries_changes_nothing_in_its_saga(api):
+    saga = create(api, **ORDER)
+    ran = run(api, inventory_reserve=1, payment_charge=2, inventory_release=3)
+    before = look(api, saga)
+    api.send(f"dead-letter/{ran[2]['id']}/retry", {})
+
+    assert types(run(api, shipping_create=4)) == ["shipping.create"]
+
+    after = look(api, saga)
+    kept = ("state", "failed_job_ids", "uncompensated_steps", "failed_compensation_index")
+    assert [after[name] for name in kept] == [before[name] for name in kept]
+    assert undone(after) == ["not_fired", "failed", None]
+
+
 def test_a_compensation_is_retried_as_its_own_policy_says(api):
     undo = {"type": "undo", "args": [7], "options": {"retry": {"max_attempts": 2}}}
     saga = create(api, type="chain", steps=[step("a", compensate=undo), step("b")])
