@@ -409,7 +409,7 @@ def _about_problem(workflow: Workflow) -> dict[str, Any]:
     if not workflow.problem:
         return {}
     errors = workflow.problem.get("errors") or [{"code": "unknown", "message": ""}]
-    return workflow.problem | {"error": errors[0]} | _failed_step(workflow)
+    return {**workflow.problem, "error": errors[0], **_failed_step(workflow)}
 
 
 def _failed_step(workflow: Workflow) -> dict[str, str]:
