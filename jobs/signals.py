@@ -69,7 +69,6 @@ SENT = {
     "workflow.step_completed": workflow_step_completed,
     "workflow.completed": workflow_finished,
     "workflow.failed": workflow_finished,
-    "workflow.compensated": workflow_finished,
     "cron.triggered": cron_triggered,
     "cron.skipped": cron_skipped,
 }
