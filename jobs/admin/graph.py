@@ -131,7 +131,7 @@ class Drawing:
             box = self._job(job, *at)
         else:
             box = Box(*at, undo["type"], "not_fired" if workflow.is_terminal else "waiting")
-        box.note = box.note or _("undoes the step")
+        box.note = box.note or _("undoes it")
         self.picture.boxes.append(box)
         self.picture.undone.append((part.entries[-1], box))
         part.rows += 1

@@ -90,14 +90,14 @@ def test_the_picture_of_a_saga_has_what_undoes_a_step_below_it(admin_client):
             engine.complete([Completion(held[name]) for name in names])
 
     before = page(admin_client, "workflow", chain.pk)
-    assert "<title>undo.first undoes the step · waiting</title>" in before
+    assert "<title>undo.first undoes it · waiting</title>" in before
     for names in (("first",), ("left", "right"), ("last",), ("undo.both",)):
         settle(*names)
     after = page(admin_client, "workflow", chain.pk)
 
     assert after.count("ojs-edge-back") == 2
-    assert "<title>undo.both undoes the step · completed</title>" in after
-    assert "<title>undo.first undoes the step · pending</title>" in after
+    assert "<title>undo.both undoes it · completed</title>" in after
+    assert "<title>undo.first undoes it · pending</title>" in after
     assert "ojs-chip-compensating" in after and 'value="cancel"' not in after
     settle("undo.first")
     assert "ojs-chip-compensated" in page(admin_client, "workflow", chain.pk)
