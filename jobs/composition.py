@@ -62,10 +62,23 @@ class Step:
     """Arguments for `jobs.enqueue()`."""
     step: str = ""
     depends_on: tuple[Step | str, ...] = ()
+    compensation: Step | None = None
+
+    def __post_init__(self) -> None:
+        _check_compensation(self.compensation)
 
     def after(self, *others: Step | str) -> Step:
         """Return the same step of a graph, which also waits for these."""
         return replace(self, depends_on=(*self.depends_on, *others))
+
+    def undone_by(self, compensation: Step) -> Step:
+        """Return the same step of a chain, with the job that undoes it; see `chain()`."""
+        return replace(self, compensation=compensation)
+
+
+def _check_compensation(step: object) -> None:
+    if step is not None and not isinstance(step, Step):
+        raise TypeError(f"A compensation is jobs.job(…) or handler.job(…), not {step!r}.")
 
 
 class Composition:
@@ -78,6 +91,7 @@ class Composition:
         *,
         name: str = "",
         callbacks: Mapping[str, Step | None] | None = None,
+        compensation: Step | None = None,
     ) -> None:
         for member in members:
             if not isinstance(member, Step | Composition):
@@ -89,6 +103,8 @@ class Composition:
         self.members = tuple(members)
         self.name = name
         self.callbacks = {n: step for n, step in (callbacks or {}).items() if step is not None}
+        _check_compensation(compensation)
+        self.compensation = compensation
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} of {len(self.members)}>"
@@ -126,6 +142,8 @@ class Composition:
             document["callbacks"] = {
                 name: _document(step, names) for name, step in self.callbacks.items()
             }
+        if self.compensation is not None:
+            document["compensate"] = _document(self.compensation, {})
         return document
 
     def _names(self) -> dict[Step, str]:
@@ -147,6 +165,7 @@ def job(
     *,
     step: str = "",
     depends_on: Sequence[Step | str] = (),
+    compensate: Step | None = None,
     **options: Unpack[StepOptions],
 ) -> Step:
     """Describe a job for a workflow: `jobs.job("report.build", [2026], queue="slow")`.
@@ -156,22 +175,33 @@ def job(
         kwargs: keyword arguments of a handler or a task.
         step: its name in a graph.
         depends_on: in a graph, the steps it waits for, or their names.
+        compensate: in a chain, the job that undoes it if a later step fails.
         options: as for `jobs.enqueue()`. Relative times count from when the step starts.
     """
-    return Step({**item_of(type, args, kwargs or {}), **_set(options)}, step, tuple(depends_on))
+    item = {**item_of(type, args, kwargs or {}), **_set(options)}
+    return Step(item, step, tuple(depends_on), compensate)
 
 
-def chain(*steps: Node, name: str = "") -> Composition:
-    """Run the steps in sequence; each gets the results of those before it (OJS workflows §3).
+def chain(*steps: Node, name: str = "", compensate: Step | None = None) -> Composition:
+    """Run the steps in sequence; each gets the results of those before it (OJS workflows §4).
 
-    The first failure ends the chain.
+    The first failure ends the chain. If a step names a compensation, the chain is a saga: after a
+    failure it runs the compensations of the completed steps, the last step's first, and ends
+    `compensated`, or `failed` if a compensation fails (§14).
+
+    Args:
+        compensate: in another chain, the job that undoes this one.
     """
-    return Composition("chain", steps, name=name)
+    return Composition("chain", steps, name=name, compensation=compensate)
 
 
-def group(*members: Node, name: str = "") -> Composition:
-    """Run all members in parallel; it ends when all have ended, and fails if one did (§4)."""
-    return Composition("group", members, name=name)
+def group(*members: Node, name: str = "", compensate: Step | None = None) -> Composition:
+    """Run all members in parallel; it ends when all have ended, and fails if one did (§5).
+
+    Args:
+        compensate: in a chain, the job that undoes it.
+    """
+    return Composition("group", members, name=name, compensation=compensate)
 
 
 def batch(
@@ -180,14 +210,16 @@ def batch(
     on_success: Step | None = None,
     on_failure: Step | None = None,
     name: str = "",
+    compensate: Step | None = None,
 ) -> Composition:
-    """Run all members in parallel, then the callbacks, which get the results (§5).
+    """Run all members in parallel, then the callbacks, which get the results (§6).
 
     Args:
         on_complete: always runs; `on_success` runs if all completed, else `on_failure`.
+        compensate: in a chain, the job that undoes it.
     """
     callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
-    return Composition("batch", members, name=name, callbacks=callbacks)
+    return Composition("batch", members, name=name, callbacks=callbacks, compensation=compensate)
 
 
 def graph(*steps: Step, name: str = "") -> Composition:
@@ -237,6 +269,8 @@ def _document(step: Step, names: Mapping[Step, str]) -> dict[str, Any]:
         raise InvalidWorkflow("A step depends on one that is not in the same graph.")
     if waits_for:
         document["depends_on"] = waits_for
+    if step.compensation is not None:
+        document["compensate"] = _document(step.compensation, {})
     return document
 
 

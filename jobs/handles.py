@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from . import engine
 from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
@@ -327,7 +327,7 @@ class Handles(Sequence["JobHandle | None"]):
 
 
 class WorkflowHandle:
-    """A chain, group, batch or graph, as it was when it was last read."""
+    """A chain, group, batch, graph or saga, as it was when it was last read."""
 
     __slots__ = ("_place", "_row")
 
@@ -355,7 +355,7 @@ class WorkflowHandle:
 
     @property
     def type(self) -> str:
-        """`chain`, `group`, `batch` or `dag`."""
+        """`chain`, `group`, `batch`, `dag` or `saga`."""
         return str(self._row.type)
 
     @property
@@ -364,14 +364,14 @@ class WorkflowHandle:
 
     @property
     def state(self) -> WorkflowStateName:
-        """OJS workflows §8.1."""
+        """OJS workflows §8.1, §14.4."""
         found: Any = self._row.state
         state: WorkflowStateName = found
         return state
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is completed, failed or cancelled."""
+        """Whether it is completed, failed, cancelled or compensated."""
         return bool(self._row.is_terminal)
 
     @property
@@ -390,13 +390,16 @@ class WorkflowHandle:
         return found
 
     def jobs(self) -> list[JobHandle]:
-        """Return its jobs that exist so far, including those of nested workflows and callbacks.
+        """Return its jobs that exist so far, including those of nested workflows, callbacks and
+        compensations.
 
         A step of a chain is created when its turn comes.
         """
         with self._place.inside():
             inside = [item.pk for item in engine.workflow_members(self._row)]
-            rows = _jobs().filter(workflow__in=inside).order_by("workflow", "workflow_index", "pk")
+            # SQLite would put callbacks and compensations, which have no index, first.
+            place = F("workflow_index").asc(nulls_last=True)
+            rows = _jobs().filter(workflow__in=inside).order_by("workflow", place, "pk")
             return [JobHandle(row, self._place) for row in rows]
 
     async def ajobs(self) -> list[JobHandle]:

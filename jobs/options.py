@@ -24,7 +24,9 @@ JobState = Literal[
     "cancelled",
     "discarded",
 ]
-WorkflowStateName = Literal["pending", "running", "completed", "failed", "cancelled"]
+WorkflowStateName = Literal[
+    "pending", "running", "completed", "failed", "cancelled", "compensating", "compensated"
+]
 OverlapPolicyName = Literal["skip", "allow", "cancel_previous", "enqueue"]
 Backoff = Literal["none", "constant", "linear", "exponential", "polynomial"]
 Exhaustion = Literal["discard", "dead_letter"]

@@ -42,7 +42,7 @@ workflow_started = Signal()
 workflow_step_completed = Signal()
 """`events`: a step of a workflow completed."""
 workflow_finished = Signal()
-"""`workflow_id`, `state`: a workflow completed, failed or was cancelled."""
+"""`workflow_id`, `state`: a workflow completed, failed, was cancelled or compensated."""
 cron_triggered = Signal()
 """`events`: a schedule enqueued a job; its name is the event's `subject`."""
 cron_skipped = Signal()

@@ -157,6 +157,7 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("SwitchMaintenance", "refuse_jobs"): {"enabled": True},
     ("SwitchMaintenance", "until"): {"enabled": True},
     ("WorkflowRequest", "callbacks"): {"type": "batch", "jobs": [{"type": "a", "args": []}]},
+    ("WorkflowRequest", "failure_policy"): {"type": "saga"},
     ("WorkflowRequest", "jobs"): {"type": "group", "steps": None},
 }
 """The other members that a request needs for a member to be read."""

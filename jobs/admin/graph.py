@@ -45,6 +45,8 @@ class Box:
 class Picture:
     boxes: list[Box] = field(default_factory=list)
     lines: list[tuple[Box, Box]] = field(default_factory=list)
+    undone: list[tuple[Box, Box]] = field(default_factory=list)
+    """A step, and below it the job that undoes it."""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Drawing:
         self.whole = self._part(workflow, 0, 0)
 
     def _part(self, workflow: Workflow, column: int, row: int) -> Part:
-        if workflow.type == WorkflowType.CHAIN:
+        if workflow.is_sequence:
             return self._chain(workflow, column, row)
         if workflow.type == WorkflowType.DAG:
             return self._graph(workflow, column, row)
@@ -80,7 +82,7 @@ class Drawing:
             return self._part(node, column, row)
         if node is None:
             step = workflow.steps[index] if index < len(workflow.steps) else {}
-            state = "cancelled" if workflow.is_terminal else "waiting"
+            state = "cancelled" if workflow.is_decided else "waiting"
             return self._box(Box(column, row, str(step.get("type", "")), state))
         return self._box(self._job(node, column, row))
 
@@ -107,6 +109,7 @@ class Drawing:
             if parts:
                 self._connect(parts[-1].exits, part.entries)
             parts.append(part)
+            self._add_compensation(workflow, index, part, column + width, row)
             width += part.columns
         if workflow.size > COLUMNS:
             rest = self._more(workflow.size - COLUMNS, column + width, row)
@@ -114,6 +117,24 @@ class Drawing:
             parts.append(rest)
             width += 1
         return Part(parts[0].entries, parts[-1].exits, width, max(part.rows for part in parts))
+
+    def _add_compensation(
+        self, workflow: Workflow, index: int, part: Part, column: int, row: int
+    ) -> None:
+        """Draw the job that undoes a step below the step."""
+        undo = (workflow.compensations or {}).get(str(index))
+        if undo is None:
+            return
+        job = self.tree.called(workflow, str(index))
+        at = (column, row + part.rows)
+        if job is not None:
+            box = self._job(job, *at)
+        else:
+            box = Box(*at, undo["type"], "not_fired" if workflow.is_terminal else "waiting")
+        box.note = box.note or _("undoes it")
+        self.picture.boxes.append(box)
+        self.picture.undone.append((part.entries[-1], box))
+        part.rows += 1
 
     def _more(self, count: int, column: int, row: int) -> Part:
         return self._box(Box(column, row, _("and %(count)d more") % {"count": count}, "more"))
@@ -137,11 +158,9 @@ class Drawing:
     def _with_callbacks(self, workflow: Workflow, part: Part, column: int, row: int) -> Part:
         if not workflow.callbacks:
             return part
-        fired = workflow.fired or {}
-        jobs = {str(job.pk): job for job in self.tree.jobs if job.workflow_index is None}
         boxes = []
         for place, (name, callback) in enumerate(workflow.callbacks.items()):
-            job = jobs.get(fired.get(name, ""))
+            job = self.tree.called(workflow, name)
             at = (column + part.columns, row + place)
             if job is not None:
                 box = self._job(job, *at, note=name)
@@ -213,7 +232,7 @@ def draw(workflow: Workflow, site: str) -> SafeString:
     width, height = columns * (WIDTH + GAP) + GAP, rows * (HEIGHT + GAP // 2) + GAP
     return format_html(
         '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="group" '
-        'aria-label="{}">{}{}</svg></div>',
+        'aria-label="{}">{}{}{}</svg></div>',
         width,
         height,
         width,
@@ -221,6 +240,11 @@ def draw(workflow: Workflow, site: str) -> SafeString:
         _("The jobs of this workflow and what follows what"),
         format_html_join(
             "", '<path class="ojs-edge" d="{}"/>', ((_path(*line),) for line in lines)
+        ),
+        format_html_join(
+            "",
+            '<path class="ojs-edge ojs-edge-back" d="{}"/>',
+            ((_down(*line),) for line in drawing.picture.undone),
         ),
         format_html_join("", "{}", ((_drawn(box),) for box in boxes)),
     )
@@ -235,6 +259,11 @@ def _path(one: Box, other: Box) -> str:
     x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
     middle = (x1 + x2) // 2
     return f"M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}"
+
+
+def _down(one: Box, other: Box) -> str:
+    (x, y1), (_x, y2) = _corner(one), _corner(other)
+    return f"M{x + WIDTH // 2} {y1 + HEIGHT} V{y2}"
 
 
 def _drawn(box: Box) -> SafeString:

@@ -20,6 +20,9 @@ WORDS = {
     "discarded": _("discarded"),
     "waiting": _("waiting"),
     "failed": _("failed"),
+    "compensating": _("compensating"),
+    "compensated": _("compensated"),
+    "not_fired": _("not needed"),
     # Queues
     "paused": _("paused"),
     # Workers

@@ -37,7 +37,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     actions = ("cancel",)
     buttons: ClassVar[dict[str, Any]] = {"cancel": _("Cancel")}
     has_cancel_permission = may("ojs_jobs.cancel_workflow")
-    sensitive = ("steps", "parent_results", "problem")
+    sensitive = ("steps", "compensations", "parent_results", "problem")
     fieldsets = (
         (None, {"fields": ("identity", "name", "type", "shown_state", "done", "around")}),
         (_("Jobs"), {"fields": ("picture", "jobs")}),
@@ -52,7 +52,8 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
             request.resolver_match
             and request.resolver_match.url_name == "ojs_jobs_workflow_changelist"
         ):
-            found = found.filter(parent__isnull=True).defer("steps", "parent_results")
+            found = found.filter(parent__isnull=True)
+            found = found.defer("steps", "compensations", "parent_results")
         return found
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -73,7 +74,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         return workflow
 
     def allowed(self, obj: Any) -> Collection[str]:
-        return () if obj.is_terminal else ("cancel",)
+        return () if obj.is_decided else ("cancel",)
 
     @admin.display(description=_("workflow"))
     def title(self, workflow: Workflow) -> str:

@@ -170,6 +170,7 @@ def prune_workflows() -> int:
         (WorkflowState.COMPLETED, ojs_settings.COMPLETED_RETENTION),
         (WorkflowState.CANCELLED, ojs_settings.CANCELLED_RETENTION),
         (WorkflowState.FAILED, ojs_settings.DEAD_LETTER_RETENTION),
+        (WorkflowState.COMPENSATED, ojs_settings.DEAD_LETTER_RETENTION),
     ):
         old = over.filter(state=state, finished_at__lte=Now() - keep).order_by("finished_at")
         ids = list(old.values_list("pk", flat=True)[:WORKFLOWS])

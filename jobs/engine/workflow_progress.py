@@ -1,4 +1,4 @@
-"""Advances workflows whenever a node has settled (OJS workflows §8).
+"""Advances workflows whenever a node has settled (OJS workflows §8, §14).
 
 A workflow is a row; its nodes are jobs, or workflows inside it. When a node settles, its workflow
 is locked, checked and advanced in the same transaction: if two nodes end at the same instant on
@@ -8,12 +8,13 @@ level, so that no cycle of waiting can arise.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -22,8 +23,8 @@ from ..record import tracing
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec import traces
-from ..spec.lifecycle import State
-from ..spec.validation import CLASS_PATTERN, new_job
+from ..spec.lifecycle import TERMINAL, State
+from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..spec.workflow_plans import Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
@@ -60,19 +61,16 @@ def tell(jobs: Sequence[Job]) -> None:
     if not members:
         return
     of = {job.workflow_id for job in members}
-    about = Workflow.objects.only("type", "name", "size", "steps").in_bulk(of)
+    about = Workflow.objects.only("type", "name", "size", "steps", "fired").in_bulk(of)
     mark_started(
         {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
     )
-    done = Job.objects.filter(workflow__in=[pk for pk, item in about.items() if _counts(item)])
+    counted = [pk for pk, item in about.items() if item.has_steps]
+    done = Job.objects.filter(workflow__in=counted, workflow_index__isnull=False)
     finished: dict[Any, int] = {}
     for workflow_id in done.filter(finished_at__isnull=False).values_list("workflow_id", flat=True):
         finished[workflow_id] = finished.get(workflow_id, 0) + 1
     record(_member_event(job, about[job.workflow_id], finished) for job in members)
-
-
-def _counts(workflow: Workflow) -> bool:
-    return workflow.type in (WorkflowType.CHAIN, WorkflowType.DAG)
 
 
 def _member_event(job: Job, workflow: Workflow, finished: dict[Any, int]) -> Event:
@@ -81,21 +79,27 @@ def _member_event(job: Job, workflow: Workflow, finished: dict[Any, int]) -> Eve
     data: dict[str, Any] = {"job_id": str(job.pk), "step_type": job.type, "state": job.state}
     if job.started_at is not None:
         data["duration_ms"] = (job.finished_at - job.started_at) // timedelta(milliseconds=1)
-    if job.workflow_index is not None:
-        data |= {"step_index": job.workflow_index, "step_id": step_name(workflow, job)}
+    index = job.workflow_index
     kind = f"workflow.job_{what}"
-    if _counts(workflow):
+    if index is None and workflow.is_sequence:
+        kind = f"workflow.compensation_{what}"
+        index = _undone_by(workflow).get(job.pk)
+    elif workflow.has_steps:
         kind = f"workflow.step_{what}"
         left = max(0, workflow.size - finished.get(workflow.pk, 0))
         data |= {"steps_remaining": left, "remaining_steps": left}
+    if index is not None:
+        data |= {"step_index": index, "step_id": workflow.step_name(index)}
     return workflow_event(kind, workflow, time=job.finished_at, **data)
 
 
-def step_name(workflow: Workflow, job: Any) -> str:
-    """Return the step's name in a graph; elsewhere its number."""
-    if workflow.type == WorkflowType.DAG:
-        return str(workflow.steps[job.workflow_index]["id"])
-    return str(job.workflow_index)
+def _undone_by(workflow: Workflow) -> dict[UUID, int]:
+    """Return which step each job undoes that compensates for one."""
+    return {UUID(job_id): int(index) for index, job_id in (workflow.fired or {}).items()}
+
+
+ADVANCES = Q(finished_at__isnull=True) | Q(state=WorkflowState.FAILED, compensations__isnull=False)
+"""Workflows in which something may follow when a node has settled."""
 
 
 def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
@@ -110,17 +114,21 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
         levels.setdefault(depth, set()).add(pk)
     while levels:
         depth = max(levels)
-        unfinished = Workflow.objects.filter(pk__in=levels.pop(depth), finished_at__isnull=True)
-        for workflow in unfinished.order_by("pk").select_for_update():
-            if _advance(workflow, ended) and workflow.parent_id is not None:
+        rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
+        for workflow in rows.order_by("pk").select_for_update():
+            if workflow.is_terminal:
+                _go_on_undoing(workflow, ended)
+            elif _advance(workflow, ended) and workflow.parent_id is not None:
                 levels.setdefault(depth - 1, set()).add(workflow.parent_id)
     return ended
 
 
 def _advance(workflow: Workflow, ended: list[UUID]) -> bool:
     """Advance a locked workflow as far as its nodes allow; return whether it ended."""
-    if workflow.type == WorkflowType.CHAIN:
-        return _advance_chain(workflow, ended)
+    if workflow.state == WorkflowState.COMPENSATING:
+        return _advance_compensation(workflow, ended)
+    if workflow.is_sequence:
+        return _advance_sequence(workflow, ended)
     jobs, inside = _nodes(workflow)
     if jobs.filter(finished_at__isnull=True).exists():
         return False
@@ -147,7 +155,7 @@ def _anything_failed(workflow: Workflow) -> bool:
     )
 
 
-def _advance_chain(workflow: Workflow, ended: list[UUID]) -> bool:
+def _advance_sequence(workflow: Workflow, ended: list[UUID]) -> bool:
     jobs, inside = _nodes(workflow)
     reached: list[tuple[int, str, bool]] = [
         (index or 0, state, finished_at is not None)
@@ -162,7 +170,7 @@ def _advance_chain(workflow: Workflow, ended: list[UUID]) -> bool:
     if not settled:
         return False
     if state != State.COMPLETED:
-        return _finish(workflow, failed=True, failed_step_index=index)
+        return _break(workflow, ended, index)
     if index + 1 >= workflow.size:
         return _finish(workflow, failed=False)
     try:
@@ -170,8 +178,120 @@ def _advance_chain(workflow: Workflow, ended: list[UUID]) -> bool:
             ended += _begin_step(workflow, index + 1)
     except OJSError as refusal:
         problem = {"code": refusal.code, "message": refusal.message}
-        return _finish(workflow, failed=True, failed_step_index=index + 1, errors=[problem])
+        return _break(workflow, ended, index + 1, [problem])
     return False
+
+
+def _break(workflow: Workflow, ended: list[UUID], index: int, errors: Sequence[Any] = ()) -> bool:
+    """End a chain whose step failed, or begin to undo the steps before it (§14.2)."""
+    if not workflow.is_saga:
+        return _finish(workflow, failed=True, failed_step_index=index, errors=errors)
+    now = clock.now()
+    state = WorkflowState.COMPENSATING
+    problem = _problem(workflow, errors, {"failed_step_index": index})
+    Workflow.objects.filter(pk=workflow.pk, state=WorkflowState.RUNNING).update(
+        state=state, fired={}, problem=problem
+    )
+    workflow.state, workflow.fired, workflow.problem = state, {}, problem
+    about = _about_problem(workflow)
+    record([workflow_event("workflow.compensating", workflow, time=now, **about)])
+    return _compensate(workflow, ended)
+
+
+def _compensate(workflow: Workflow, ended: list[UUID]) -> bool:
+    """Begin to undo the last completed step that has not been undone; return whether it ended."""
+    left = _left_to_undo(workflow)
+    if not left:
+        return _end(workflow, WorkflowState.COMPENSATED, workflow.problem)
+    try:
+        with atomic(), accepted():
+            ended += _fire_compensation(workflow, max(left))
+    except OJSError as refusal:
+        problem = {"code": refusal.code, "message": refusal.message}
+        broken = _not_undone(workflow, max(left), [problem])
+        return _end(workflow, WorkflowState.FAILED, broken)
+    return False
+
+
+def _left_to_undo(workflow: Workflow) -> list[int]:
+    """Return the completed steps with a compensation that has not been enqueued yet."""
+    # In a sequence, all steps before the one that failed have completed.
+    broken = (workflow.problem or {}).get("failed_step_index", workflow.size)
+    begun = workflow.fired or {}
+    indexes = [int(index) for index in workflow.compensations or {} if index not in begun]
+    return [index for index in indexes if index < broken]
+
+
+def _fire_compensation(workflow: Workflow, index: int) -> list[UUID]:
+    now = clock.now()
+    document = (workflow.compensations or {})[str(index)]
+    job = new_job(document, now, type_pattern=CLASS_PATTERN)
+    ended = _call(workflow, [job])
+    workflow.fired = {**(workflow.fired or {}), str(index): str(job.id)}
+    Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
+    about = {"step_index": index, "step_id": workflow.step_name(index), "job_id": str(job.id)}
+    record([workflow_event("workflow.compensation_fired", workflow, time=now, **about)])
+    return ended
+
+
+def _advance_compensation(workflow: Workflow, ended: list[UUID]) -> bool:
+    """Go on when the last compensation has settled; without its success, give up (§14.2)."""
+    last = _last_compensation(workflow)
+    if last is None:
+        return _compensate(workflow, ended)
+    index, job_id, state = last
+    if state not in TERMINAL:
+        return False
+    if state == State.COMPLETED:
+        return _compensate(workflow, ended)
+    problem = _not_undone(workflow, index, list(errors_of([job_id])), job_id)
+    return _end(workflow, WorkflowState.FAILED, problem)
+
+
+def _last_compensation(workflow: Workflow) -> tuple[int, UUID, str] | None:
+    """Return the step that was undone last, the job that does it, and the job's state."""
+    undone_by = _undone_by(workflow)
+    last = min(undone_by, key=undone_by.__getitem__, default=None)
+    if last is None:
+        return None
+    jobs, _ = _nodes(workflow)
+    # Without its job, nothing says that the step was undone.
+    state = jobs.filter(pk=last).values_list("state", flat=True).first() or State.DISCARDED
+    return undone_by[last], last, state
+
+
+def _not_undone(
+    workflow: Workflow, index: int, errors: Sequence[Any], job_id: UUID | None = None
+) -> dict[str, Any]:
+    """Return the problem of a saga whose compensation failed: an operator must act (§14.2)."""
+    problem = dict(workflow.problem or {})
+    problem["errors"] = [*problem.get("errors", ()), *errors][:ERRORS]
+    if job_id is not None:
+        problem["failed_job_ids"] = [*problem.get("failed_job_ids", ()), str(job_id)]
+    problem["failed_compensation_index"] = index
+    problem["uncompensated_steps"] = sorted({index, *_left_to_undo(workflow)}, reverse=True)
+    return problem
+
+
+def _go_on_undoing(workflow: Workflow, ended: list[UUID]) -> None:
+    """Undo the rest once an operator has retried the compensation that failed, with success.
+
+    The saga has ended, and stays failed; its problem says what is still to undo.
+    """
+    last = _last_compensation(workflow)
+    if last is None or last[2] not in TERMINAL:
+        return
+    index, job_id, state = last
+    problem = dict(workflow.problem or {})
+    if state == State.COMPLETED:
+        left = _left_to_undo(workflow)
+        problem["uncompensated_steps"] = sorted(left, reverse=True)
+        with contextlib.suppress(OJSError), atomic(), accepted():
+            if left:
+                ended += _fire_compensation(workflow, max(left))
+    elif index != problem.get("failed_compensation_index"):
+        problem = _not_undone(workflow, index, list(errors_of([job_id])), job_id)
+    Workflow.objects.filter(pk=workflow.pk, state=WorkflowState.FAILED).update(problem=problem)
 
 
 def _begin_step(workflow: Workflow, index: int) -> list[UUID]:
@@ -220,14 +340,7 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     jobs = {
         name: new_job(workflow.callbacks[name], now, type_pattern=CLASS_PATTERN) for name in names
     }
-    if jobs:
-        results = results_of_workflow(workflow, copies=len(jobs))
-    for job in jobs.values():
-        traces.follow(job.meta, workflow.type, workflow.size, untraced=tracing.recorder is not None)
-        job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    made = assign_project(list(jobs.values()), workflow.project)
-    with tracing.internal("ojs.workflow.advance"), tracing.enqueueing(made):
-        ended = insert_jobs(made)
+    ended = _call(workflow, list(jobs.values()))
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
     record(
@@ -239,12 +352,28 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     return ended
 
 
+def _call(workflow: Workflow, jobs: list[NewJob]) -> list[UUID]:
+    """Store jobs that follow the nodes of a workflow, and get their results."""
+    if jobs:
+        results = results_of_workflow(workflow, copies=len(jobs))
+    for job in jobs:
+        traces.follow(job.meta, workflow.type, workflow.size, untraced=tracing.recorder is not None)
+        job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
+    made = assign_project(jobs, workflow.project)
+    with tracing.internal("ojs.workflow.advance"), tracing.enqueueing(made):
+        return insert_jobs(made)
+
+
 def _finish(
     workflow: Workflow, *, failed: bool, errors: Sequence[Any] = (), **details: Any
 ) -> bool:
+    if not failed:
+        return _end(workflow, WorkflowState.COMPLETED, None)
+    return _end(workflow, WorkflowState.FAILED, _problem(workflow, errors, details))
+
+
+def _end(workflow: Workflow, state: WorkflowState, problem: dict[str, Any] | None) -> bool:
     now = clock.now()
-    state = WorkflowState.FAILED if failed else WorkflowState.COMPLETED
-    problem = _problem(workflow, errors, details) if failed else None
     Workflow.objects.filter(pk=workflow.pk, finished_at__isnull=True).update(
         state=state, finished_at=now, problem=problem
     )
@@ -261,7 +390,7 @@ def _problem(workflow: Workflow, errors: Sequence[Any], details: dict[str, Any])
     problem = {name: value for name, value in details.items() if value not in (None, [])}
     found = [*errors, *errors_of(failed)]
     ids = [str(pk) for pk in failed]
-    for nested in inside.filter(state=WorkflowState.FAILED).order_by("pk")[:ERRORS]:
+    for nested in inside.filter(state__in=WorkflowState.failures()).order_by("pk")[:ERRORS]:
         ids += (nested.problem or {}).get("failed_job_ids", [])
         found += (nested.problem or {}).get("errors", [])
     return problem | {"failed_job_ids": ids[:ERRORS], "errors": found[:ERRORS]}
@@ -270,12 +399,17 @@ def _problem(workflow: Workflow, errors: Sequence[Any], details: dict[str, Any])
 def _tell_finish(workflow: Workflow, now: datetime) -> None:
     data: dict[str, Any] = {"total_steps": workflow.size}
     data["duration_ms"] = (now - workflow.created_at) // timedelta(milliseconds=1)
-    if workflow.problem:
-        errors = workflow.problem.get("errors") or [{"code": "unknown", "message": ""}]
-        data |= workflow.problem | {"error": errors[0]} | _failed_step(workflow)
+    data |= _about_problem(workflow)
     record([workflow_event(f"workflow.{workflow.state}", workflow, time=now, **data)])
     awaited.tell([awaited.workflow_name(workflow.pk)])
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow.pk, state=str(workflow.state))
+
+
+def _about_problem(workflow: Workflow) -> dict[str, Any]:
+    if not workflow.problem:
+        return {}
+    errors = workflow.problem.get("errors") or [{"code": "unknown", "message": ""}]
+    return {**workflow.problem, "error": errors[0], **_failed_step(workflow)}
 
 
 def _failed_step(workflow: Workflow) -> dict[str, str]:
@@ -283,4 +417,5 @@ def _failed_step(workflow: Workflow) -> dict[str, str]:
     job = Job.objects.filter(pk__in=ids[:1], workflow=workflow.pk).first()
     if job is None or job.workflow_index is None:
         return {}
-    return {"failed_step_id": step_name(workflow, job), "failed_step_type": job.type}
+    name = workflow.step_name(job.workflow_index)
+    return {"failed_step_id": name, "failed_step_type": job.type}

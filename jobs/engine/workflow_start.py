@@ -14,7 +14,7 @@ from ..record import tracing
 from ..spec import traces
 from ..spec.identifiers import uuid7
 from ..spec.validation import NewJob
-from ..spec.workflow_plans import Plan, Step
+from ..spec.workflow_plans import SEQUENCES, Plan, Step
 from .dependencies import insert_after
 from .insertion import insert_jobs
 
@@ -84,14 +84,15 @@ class WorkflowBuilder:
             size=len(plan.nodes),
             job_count=plan.job_count,
             callbacks=plan.callbacks,
+            compensations=plan.compensations or None,
             parent_results=parent_results,
             created_at=self.now,
         )
         self.workflows.append(workflow)
         if plan.type == WorkflowType.DAG:
             self._connect(plan)
-        # The other steps of a chain are created when their turn comes.
-        begun = plan.nodes[:1] if plan.type == WorkflowType.CHAIN else plan.nodes
+        # The other steps of a chain or saga are created when their turn comes.
+        begun = plan.nodes[:1] if plan.type in SEQUENCES else plan.nodes
         for place, node in enumerate(begun):
             self.add(workflow, place, node, parent_results)
         return workflow
@@ -118,7 +119,7 @@ class WorkflowBuilder:
 
 
 def _remembered(plan: Plan) -> list[Any]:
-    if plan.type == WorkflowType.CHAIN:
+    if plan.type in SEQUENCES:
         return [node.document for node in plan.nodes]
     if plan.type == WorkflowType.DAG:
         return [

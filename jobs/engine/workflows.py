@@ -1,4 +1,4 @@
-"""Creates and cancels chains, groups, batches and graphs of jobs (OJS workflows §11)."""
+"""Creates and cancels workflows (OJS workflows §11)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ def _check_later_jobs(plan: Plan) -> None:
 def cancel_workflow(workflow_id: UUID) -> Workflow:
     """Cancel a workflow: jobs not yet started will never run, active ones may finish (§11.3).
 
+    What completed is not undone. A nested workflow that is compensating goes on.
+
     Raises:
         WorkflowNotFound: there is no such workflow.
-        Conflict: it has ended.
+        Conflict: it has ended, or is compensating.
     """
     target, inside = _end_cancelled(workflow_id)
     # A separate transaction: a job is locked before its workflow, so jobs must not be waited for
@@ -82,7 +84,7 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
 
 
 def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
-    """End the workflow and all nested ones; return it, and the ids of them all."""
+    """End the workflow and all nested ones; return it, and the ids of those that have ended."""
     now = clock.now()
     with atomic():
         target = Workflow.objects.filter(pk=workflow_id).first()
@@ -99,11 +101,19 @@ def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
                 workflow_id=str(workflow_id),
                 current_state=target.state,
             )
-        open_ones = [item for item in locked if not item.is_terminal]
+        if target.state == WorkflowState.COMPENSATING:
+            raise Conflict(
+                f"Workflow '{workflow_id}' is compensating: it undoes what its steps did.",
+                workflow_id=str(workflow_id),
+                current_state=target.state,
+            )
+        # Half undone is worse than failed: what compensates goes on to its end.
+        ended = [item for item in locked if item.state != WorkflowState.COMPENSATING]
+        open_ones = [item for item in ended if not item.is_terminal]
         Workflow.objects.filter(pk__in=[item.pk for item in open_ones]).update(
             state=WorkflowState.CANCELLED, finished_at=now
         )
         target.state, target.finished_at = WorkflowState.CANCELLED, now
         record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
         awaited.tell(awaited.workflow_name(item.pk) for item in open_ones)
-    return target, inside
+    return target, [item.pk for item in ended]

@@ -33,11 +33,12 @@ EXTENSIONS = [
     "urn:ojs:ext:x:django-ojs:jobs-lost",
     "urn:ojs:ext:x:django-ojs:autoscaling",
     "urn:ojs:ext:x:django-ojs:graceful-shutdown",
+    "urn:ojs:ext:x:django-ojs:saga",
     "urn:ojs:ext:x:django-ojs:timeouts",
 ]
 """The last ones are this server's own: lists in ACK and FAIL, acks and failures in FETCH,
-`wait_ms`, `jobs_lost` in BEAT, the metrics for autoscalers, and documents from which the worker
-protocol differs in a requirement."""
+`wait_ms`, `jobs_lost` in BEAT, the metrics for autoscalers, sagas (OJS workflows §14, which has no
+name of its own), and documents from which the worker protocol differs in a requirement."""
 HISTORY = "urn:ojs:ext:execution-history"
 """Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"

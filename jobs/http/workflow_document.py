@@ -22,6 +22,8 @@ STEP_STATE = {
     State.DISCARDED: "failed",
 }
 """A step's state by OJS workflows §4.4; a graph shows the state of the job (HTTP §14)."""
+FAILED = (State.DISCARDED, *WorkflowState.failures())
+"""States of a job or nested workflow that has failed."""
 SHORT = ("index", "id", "job_id", "type")
 COLUMNS = (
     "type",
@@ -45,12 +47,17 @@ class Tree:
         self.rows = Job.objects.filter(workflow__in=ids).order_by("pk")
         self.jobs: list[Job] = list(self.rows.only(*COLUMNS))
         self.at = {(job.workflow_id, job.workflow_index): job for job in self.jobs}
+        self.calls = {str(job.pk): job for job in self.jobs if job.workflow_index is None}
         self.workflows = {(item.parent_id, item.index): item for item in self.inside}
         found = ProgressReport.objects.filter(job__in=self.rows.values("pk"))
         self.reports: dict[UUID, ProgressReport] = {report.pk: report for report in found}
 
     def node(self, workflow: Workflow, index: int) -> Job | Workflow | None:
         return self.workflows.get((workflow.pk, index)) or self.at.get((workflow.pk, index))
+
+    def called(self, workflow: Workflow, name: str) -> Job | None:
+        """Return the job of a callback or compensation, if it was enqueued and still exists."""
+        return self.calls.get((workflow.fired or {}).get(name, ""))
 
     def progress(self, node: Job | Workflow | None) -> float | None:
         """A node's progress, 0 to 1; None if not begun or none reported (OJS progress §9.1)."""
@@ -79,14 +86,14 @@ def workflow_document(workflow: Workflow) -> dict[str, Any]:
 
 def _document(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[str, Any]:
     nodes = [_node(tree, workflow, index, left) for index in range(workflow.size)]
-    kind = "steps" if _has_steps(workflow) else "jobs"
+    kind = "steps" if workflow.has_steps else "jobs"
     states = [node["state"] for node in nodes]
     document = _summary(workflow)
     document |= {
         kind: nodes,
         f"{kind}_total": workflow.size,
         f"{kind}_completed": states.count("completed"),
-        f"{kind}_failed": states.count("failed") + states.count("discarded"),
+        f"{kind}_failed": sum(state in FAILED for state in states),
         "progress": tree.progress(workflow),
     }
     members = [job.state for job in tree.jobs if job.workflow_index is not None]
@@ -98,10 +105,6 @@ def _document(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[str
     if workflow.callbacks:
         document["callbacks"] = _callbacks(tree, workflow, left)
     return document
-
-
-def _has_steps(workflow: Workflow) -> bool:
-    return workflow.type in (WorkflowType.CHAIN, WorkflowType.DAG)
 
 
 def _summary(workflow: Workflow) -> dict[str, Any]:
@@ -133,11 +136,16 @@ def _node(tree: Tree, workflow: Workflow, index: int, left: dict[UUID, Any]) -> 
     document: dict[str, Any] = {"index": index}
     if graph:
         document |= {name: workflow.steps[index][name] for name in ("id", "depends_on")}
+    if workflow.type == WorkflowType.SAGA:
+        name = workflow.step_name(index)
+        document |= {"id": name, "name": name}
+    if str(index) in (workflow.compensations or {}):
+        document["compensation"] = _compensation(tree, workflow, index, left)
     if isinstance(node, Workflow):
         return document | _document(tree, node, left) | {"workflow_id": str(node.pk)}
     if node is None:
         step = workflow.steps[index] if index < len(workflow.steps) else {}
-        state = "cancelled" if workflow.is_terminal else "waiting"
+        state = "cancelled" if workflow.is_decided else "waiting"
         return document | {"type": step.get("type", ""), "state": state, "job_id": None}
     return document | _job(tree, node, left, graph=graph)
 
@@ -164,10 +172,9 @@ def _job(tree: Tree, job: Job, left: dict[UUID, Any], *, graph: bool = False) ->
 
 def _callbacks(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[str, Any]:
     """Each callback, and the job that it enqueued if it was triggered."""
-    calls = {str(job.pk): job for job in tree.jobs if job.workflow_index is None}
     documents: dict[str, Any] = {}
     for name, callback in workflow.callbacks.items():
-        job = calls.get((workflow.fired or {}).get(name, ""))
+        job = tree.called(workflow, name)
         if job is not None:
             documents[name] = _job(tree, job, left)
         else:
@@ -175,6 +182,18 @@ def _callbacks(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[st
             state = "not_fired" if decided else "waiting"
             documents[name] = {"type": callback["type"], "state": state, "job_id": None}
     return documents
+
+
+def _compensation(
+    tree: Tree, workflow: Workflow, index: int, left: dict[UUID, Any]
+) -> dict[str, Any]:
+    """The compensation of a step, and the job that was enqueued for it, if one was."""
+    job = tree.called(workflow, str(index))
+    if job is not None:
+        return _job(tree, job, left)
+    kind = (workflow.compensations or {})[str(index)]["type"]
+    state = "not_fired" if workflow.is_terminal else "waiting"
+    return {"type": kind, "state": state, "job_id": None}
 
 
 def progress_document(workflow: Workflow) -> dict[str, Any]:
@@ -212,10 +231,10 @@ def summaries(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
     documents = []
     for workflow in workflows:
         completed = done[workflow.pk].get("completed", 0)
-        failed = done[workflow.pk].get("discarded", 0) + done[workflow.pk].get("failed", 0)
+        failed = sum(done[workflow.pk].get(state, 0) for state in FAILED)
         document = _summary(workflow)
         document["metadata"] |= {"completed_count": completed, "failed_count": failed}
-        kind = "steps" if _has_steps(workflow) else "jobs"
+        kind = "steps" if workflow.has_steps else "jobs"
         document |= {f"{kind}_total": workflow.size, f"{kind}_completed": completed}
         document |= {"steps_total": workflow.size, "steps_completed": completed}
         documents.append(document | {"step_count": workflow.size})

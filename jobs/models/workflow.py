@@ -9,29 +9,36 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
-from ..spec.workflow_plans import WorkflowType
+from ..spec.workflow_plans import SEQUENCES, WorkflowType
 from .job import Job
 
 
 class WorkflowState(models.TextChoices):
-    """OJS workflows §8.1."""
+    """OJS workflows §8.1; of sagas §14.4."""
 
     PENDING = "pending", _("Pending")
     RUNNING = "running", _("Running")
     COMPLETED = "completed", _("Completed")
     FAILED = "failed", _("Failed")
     CANCELLED = "cancelled", _("Cancelled")
+    COMPENSATING = "compensating", _("Compensating")
+    COMPENSATED = "compensated", _("Compensated")
+
+    @classmethod
+    def failures(cls) -> tuple[WorkflowState, ...]:
+        """Terminal states of a workflow in which something failed."""
+        return cls.FAILED, cls.COMPENSATED
 
 
 class Workflow(models.Model):
-    """A chain, group, batch or graph of jobs; inside another workflow, a node of it."""
+    """A chain, group, batch, graph or saga of jobs; inside another workflow, a node of it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     type = models.CharField(max_length=5, choices=WorkflowType)
     name = models.CharField(max_length=255, blank=True, default="")
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
     """The project of the workflow and all its jobs: that of the key it was created with."""
-    state = models.CharField(max_length=9, choices=WorkflowState, default=WorkflowState.RUNNING)
+    state = models.CharField(max_length=12, choices=WorkflowState, default=WorkflowState.RUNNING)
     parent = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.CASCADE, related_name="children"
     )
@@ -41,18 +48,22 @@ class Workflow(models.Model):
     """The outermost workflow: its own id at the top."""
     depth = models.PositiveSmallIntegerField(default=1)
     steps = models.JSONField(default=list)
-    """What has not been created yet: a chain's nodes as sent; of a graph, its names and edges."""
+    """The nodes of a chain or saga as sent: what has not been created yet; of a graph, its names
+    and edges."""
     size = models.PositiveIntegerField(default=0)
     """Number of nodes: jobs, and workflows inside."""
     job_count = models.PositiveIntegerField(default=0)
     """Jobs of this workflow and of those inside it, without callbacks (OJS workflows §3.3)."""
     callbacks = models.JSONField(default=dict, blank=True)
     fired = models.JSONField(null=True, blank=True)
-    """Callback → id of its job; null until all jobs of the batch have settled."""
+    """Callback → id of its job; null until all jobs of the batch have settled. Of a saga: index of
+    a step → id of the job that undoes it; null until a step has failed."""
+    compensations = models.JSONField(null=True, blank=True)
+    """Index of a step → the job that undoes it, as sent; null if no step names one."""
     parent_results = models.JSONField(default=list, blank=True)
     """The input of its first jobs."""
     problem = models.JSONField(null=True, blank=True)
-    """Why it failed (OJS workflows §9.6)."""
+    """Why it failed (OJS workflows §9.6), or what it compensates for."""
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     """When the first job began to execute."""
@@ -77,9 +88,13 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 name="ojs_workflow_terminal_is_finished",
                 condition=Q(
-                    state__in=("completed", "failed", "cancelled"), finished_at__isnull=False
+                    state__in=("completed", "failed", "cancelled", "compensated"),
+                    finished_at__isnull=False,
                 )
-                | Q(state__in=("pending", "running"), finished_at__isnull=True),
+                | Q(
+                    state__in=("pending", "running", "compensating"),
+                    finished_at__isnull=True,
+                ),
             )
         ]
 
@@ -89,6 +104,32 @@ class Workflow(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.finished_at is not None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no further node will begin: it has ended, or compensates."""
+        return self.is_terminal or self.state == WorkflowState.COMPENSATING
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.type in SEQUENCES
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether its nodes are called steps, not jobs."""
+        return self.is_sequence or self.type == WorkflowType.DAG
+
+    @property
+    def is_saga(self) -> bool:
+        """Whether completed steps are undone when one fails (OJS workflows §14)."""
+        return self.type == WorkflowType.SAGA or bool(self.compensations)
+
+    def step_name(self, index: int) -> str:
+        """Return the name of a step of a graph or saga; elsewhere its number."""
+        if self.type in (WorkflowType.DAG, WorkflowType.SAGA):
+            step = self.steps[index]
+            return str(step.get("id") or step.get("name") or index)
+        return str(index)
 
 
 class Dependency(models.Model):

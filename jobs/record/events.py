@@ -46,6 +46,8 @@ STATE_OF = {
     "workflow.completed": "completed",
     "workflow.failed": "failed",
     "workflow.cancelled": "cancelled",
+    "workflow.compensating": "compensating",
+    "workflow.compensated": "compensated",
     "worker.started": "running",
     "worker.quiet": "quiet",
     "worker.stopped": "terminated",

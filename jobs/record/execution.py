@@ -42,6 +42,7 @@ BY_EVENT: dict[str, tuple[str, ...]] = {
     "workflow.job_completed": ("workflow.step_completed",),
     "workflow.completed": ("workflow.completed",),
     "workflow.failed": ("workflow.completed",),
+    "workflow.compensated": ("workflow.completed",),
     "workflow.cancelled": ("workflow.completed",),
 }
 """Type of an event → types of its entries, in their order (§3). The first event of a job is

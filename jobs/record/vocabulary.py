@@ -67,6 +67,13 @@ TYPES = {
     "workflow.completed": "It ended well.",
     "workflow.failed": "It ended with a failure.",
     "workflow.cancelled": "It was cancelled.",
+    "workflow.compensating": "A step of a saga failed, and what completed before it is undone. "
+    "`failed_step_index`, `failed_step_id`, `error`.",
+    "workflow.compensation_fired": "The job that undoes a step was enqueued. `step_index`, "
+    "`step_id`, `job_id`.",
+    "workflow.compensation_completed": "It completed. As above, and `step_type`, the job's type.",
+    "workflow.compensation_failed": "It failed, and so does the saga. As above.",
+    "workflow.compensated": "All that a saga completed before its failure is undone.",
     # Schedules (§3.5)
     "cron.triggered": "A schedule enqueued a job. `cron_name`, `cron_expression`, `timezone`, "
     "`job_type`, `job_id`, `run_count`, `scheduled_at`, `actual_time`.",

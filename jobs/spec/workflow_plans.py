@@ -1,7 +1,8 @@
 """Validates workflows: from a JSON document to a `Plan`, or a refusal.
 
 Everything is validated before anything is stored, including later steps (OJS workflows §11.1). A
-step is a job, or a chain, group or batch (§10).
+step is a job, or a chain, group, batch or saga (§10). A step of a chain or saga may name the job
+that undoes it, its compensation (§14).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow, Unsupported
+from . import traces
 from .identifiers import UUID7_PATTERN
-from .members import Array, Members, Object, Schema, Text, Texts
+from .members import Array, Choice, Members, Object, Schema, Text, Texts, words
 from .validation import (
     CLASS_PATTERN,
     OPTION_NAMES,
@@ -34,17 +36,21 @@ from .validation import (
 
 
 class WorkflowType(models.TextChoices):
-    """The order of the members (OJS workflows §1.1; HTTP §14 for `dag`)."""
+    """The order of the members (OJS workflows §1.1, §14; HTTP §14 for `dag`)."""
 
     CHAIN = "chain", _("Chain")
     GROUP = "group", _("Group")
     BATCH = "batch", _("Batch")
     DAG = "dag", _("Dag")
+    SAGA = "saga", _("Saga")
 
 
-NOT_SUPPORTED = ("workflow_timeout", "failure_policy")
-NOT_SUPPORTED_OF_STEPS = ("compensate_type", "compensate_args", "compensate")
+SEQUENCES = (WorkflowType.CHAIN, WorkflowType.SAGA)
+"""Their nodes run one after another. Only these can name compensations."""
+NOT_SUPPORTED = ("workflow_timeout",)
 """Members of the documents that this server does not have: what ignores them breaks a promise."""
+OF_SAGAS = ("failure_policy",)
+COMPENSATION = ("compensate_type", "compensate_args", "compensate")
 Node = TypeVar("Node", UUID, str)
 Check = Callable[[dict[str, Any]], NewJob]
 """Reads a step that is a job."""
@@ -54,17 +60,35 @@ DEEPEST = 10
 LONGEST_STEP_ID = 255
 
 
+class CompensationRequest(Members, component="Compensation"):
+    type = Text("A job type.").required()
+    args = Array()
+    meta = Envelope.meta
+    options = Object(of=NestedOptions)
+
+
 class StepRequest(Members, component="Step"):
     # Validated as a job's type, or as a workflow's.
     type = Text(
-        "A job type; or `chain`, `group`, `batch`, with `steps` or `jobs` inside.",
-    ).required()
+        "A job type; or `chain`, `group`, `batch`, `saga`, with `steps` or `jobs` inside. "
+        "Required; only a step of a saga may have `job_type` instead.",
+    )
     args = Array()
     meta = Envelope.meta
     options = Object(of=NestedOptions)
     # A step's id names it within its workflow; the server chooses its job's id.
     id = Text("Names the step for `depends_on`.", longest=LONGEST_STEP_ID)
     depends_on = Texts(longest=LONGEST_STEP_ID)
+    name = Text("Of a step of a saga: names it. Required there.", longest=LONGEST_STEP_ID)
+    job_type = Text("Of a step of a saga: its `type`.")
+    compensate_type = Text(
+        "Of a step of a chain or saga: the type of the job that undoes it if a later step fails. "
+        "It waits in the queue of its step."
+    )
+    compensate_args = Array("The arguments of that job; none if they are left out.")
+    compensate = Object(
+        "The same as a whole job, instead of the two members above.", of=CompensationRequest
+    )
 
 
 class Nodes(Array):
@@ -92,7 +116,7 @@ class Callbacks(Members):
 class WorkflowRequest(
     Members,
     component="NewWorkflow",
-    about="A chain or graph has `steps`, a group or batch `jobs`.",
+    about="A chain, saga or graph has `steps`, a group or batch `jobs`.",
 ):
     type = Text(schema={"enum": WorkflowType.values}).default(WorkflowType.DAG.value)
     name = Text()
@@ -101,6 +125,11 @@ class WorkflowRequest(
     steps = Nodes(of=StepRequest)
     jobs = Nodes(of=StepRequest)
     callbacks = Object(of=Callbacks)
+    failure_policy = Choice(
+        words("compensate", "retry"),
+        "Of a saga. Both mean the same: a step fails when its own retries are used up, and then "
+        "the completed steps are undone.",
+    )
 
 
 NODES = {
@@ -108,6 +137,7 @@ NODES = {
     "group": WorkflowRequest.jobs,
     "batch": WorkflowRequest.jobs,
     "dag": WorkflowRequest.steps,
+    "saga": WorkflowRequest.steps,
 }
 """Type of a workflow → the member with its jobs."""
 
@@ -132,6 +162,8 @@ class Plan:
     id: UUID | None = None
     nodes: list[Step | Plan] = field(default_factory=list)
     callbacks: dict[str, Any] = field(default_factory=dict)
+    compensations: dict[str, Any] = field(default_factory=dict)
+    """Index of a node → the job that undoes it."""
 
     @property
     def job_count(self) -> int:
@@ -186,30 +218,149 @@ def _plan(
 ) -> Plan:
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
-    _refuse_unsupported(document, NOT_SUPPORTED, path)
     with _place(path):
         kind = WorkflowRequest.type.read(document)
         name = WorkflowRequest.name.read(document) or ""
         defaults = defaults | (WorkflowRequest.options.read(document) or {})
+    _refuse_unsupported(document, NOT_SUPPORTED, path)
+    if kind != "saga":
+        for where, member in _named(document, OF_SAGAS, path):
+            raise Unsupported(f"This server supports '{member}' only in sagas.", field=where)
+    _refuse_compensation(document, path)
     if kind not in NODES or (kind == "dag" and depth > 1):
         known = ", ".join(sorted(set(NODES) - {"dag"}))
         raise refuse(f"{path}.type", f"The type must be one of {known}, not {kind!r}.")
+    if kind == "saga":
+        _check_policy(document, path)
     nodes = NODES[kind]
     place = f"{path}.{nodes.name}"
     members = nodes.check(document.get(nodes.name), place)
     plan = Plan(WorkflowType(kind), dict(document), name=name)
-    plan.nodes = [
-        _node(member, f"{place}[{index}]", check, defaults, depth=depth)
-        for index, member in enumerate(members)
-    ]
+    documents = _add_nodes(plan, members, place, check, defaults, depth)
     if kind == "batch":
         plan.callbacks = _callbacks(document, path, check, defaults)
     if kind == "dag":
         _check_graph(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
-        nodes.name: [node.document for node in plan.nodes]
+        nodes.name: documents
     }
     return plan
+
+
+def _add_nodes(
+    plan: Plan,
+    members: Sequence[Any],
+    place: str,
+    check: Check,
+    defaults: dict[str, Any],
+    depth: int,
+) -> list[dict[str, Any]]:
+    """Read the nodes of a workflow into its plan; return them in the form to be read again."""
+    documents = []
+    names: set[str] = set()
+    for index, member in enumerate(members):
+        path = f"{place}[{index}]"
+        if plan.type not in SEQUENCES or type(member) is not dict:
+            node = _node(member, path, check, defaults, depth=depth)
+            documents.append(node.document)
+            plan.nodes.append(node)
+            continue
+        name = ""
+        if plan.type == WorkflowType.SAGA:
+            name, member = _saga_step(member, path, names)
+        forward = {key: value for key, value in member.items() if key not in COMPENSATION}
+        with _spelled(path, "job_type" if "job_type" in members[index] else "type"):
+            node = _node(forward, path, check, defaults, depth=depth)
+        if name and isinstance(node, Step):
+            node.document = {"id": name} | node.document
+        plan.nodes.append(node)
+        undo = _compensation(member, node, path, check, defaults)
+        if undo is None:
+            documents.append(node.document)
+        else:
+            plan.compensations[str(index)] = undo
+            documents.append(node.document | {"compensate": undo})
+    return documents
+
+
+def _check_policy(document: Mapping[str, Any], path: str) -> None:
+    """Check what a saga wants to happen when a step fails (OJS workflows §14.3)."""
+    if document.get("failure_policy") == "skip":
+        raise Unsupported(
+            "This server does not support the failure policy 'skip'. A step that may fail can be "
+            "a batch with the callback 'on_complete'.",
+            field=f"{path}.failure_policy".removeprefix("$."),
+        )
+    with _place(path):
+        WorkflowRequest.failure_policy.read(document)
+
+
+def _saga_step(document: dict[str, Any], path: str, names: set[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a saga's step, and the step in the words of a chain (§14.2)."""
+    with _place(path):
+        # A step that was stored has its name as its id, as those of a graph.
+        name = StepRequest.name.read(document) or StepRequest.id.read(document)
+        kind = StepRequest.job_type.read(document)
+    if not name:
+        raise refuse(f"{path}.name", "Each step of a saga must have a name.")
+    if name in names:
+        raise refuse(f"{path}.name", f"The name {name!r} is used twice.")
+    names.add(name)
+    step = {key: value for key, value in document.items() if key != "job_type"}
+    if kind is not None:
+        if step.get("type") not in (None, kind):
+            raise refuse(f"{path}.job_type", "The step has a 'type' that is different.")
+        step["type"] = kind
+    if _is_workflow(step):
+        return name, step | {"name": name}
+    step.pop("name", None)
+    return name, step
+
+
+def _compensation(
+    member: Mapping[str, Any],
+    node: Step | Plan,
+    path: str,
+    check: Check,
+    defaults: dict[str, Any],
+) -> dict[str, Any] | None:
+    """Read the job that undoes a step, in either form (OJS workflows §14.2)."""
+    with _place(path):
+        kind = StepRequest.compensate_type.read(member)
+        args = StepRequest.compensate_args.read(member)
+        whole = StepRequest.compensate.read(member)
+    if whole is not None:
+        if kind is not None or args is not None:
+            raise refuse(f"{path}.compensate", "It takes the place of 'compensate_type', not both.")
+        undo = _step(whole, f"{path}.compensate", check, defaults)
+    elif kind is not None:
+        short: dict[str, Any] = {"type": kind, "args": args or []}
+        if isinstance(node, Step):
+            # The workers of the step's queue most likely have the handler that undoes it.
+            short["options"] = {"queue": node.job.queue}
+        with _spelled(path, "compensate_type"):
+            undo = _step(short, path, check, defaults)
+    elif args is not None:
+        raise Unsupported(
+            "This server supports 'compensate_args' only together with 'compensate_type'.",
+            field=f"{path}.compensate_args".removeprefix("$."),
+        )
+    else:
+        return None
+    if isinstance(node, Step):
+        meta = dict(undo.document.get("meta") or {})
+        traces.give(traces.context_of(node.job.meta.get), [meta])
+        if meta:
+            undo.document["meta"] = meta
+    return undo.document
+
+
+def _is_workflow(document: Mapping[str, Any]) -> bool:
+    kind = document.get("type")
+    return isinstance(kind, str) and kind in NESTED and "args" not in document
+
+
+NESTED = tuple(kind for kind in NODES if kind != "dag")
 
 
 def _node(
@@ -217,14 +368,13 @@ def _node(
 ) -> Step | Plan:
     if type(document) is not dict:
         raise refuse(path, "A step must be a JSON object.")
-    kind = document.get("type")
-    if isinstance(kind, str) and kind in ("chain", "group", "batch") and "args" not in document:
+    if _is_workflow(document):
         return _plan(document, path, check, defaults, depth=depth + 1)
     return _step(document, path, check, defaults)
 
 
 def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]) -> Step:
-    _refuse_unsupported(document, NOT_SUPPORTED_OF_STEPS, path)
+    _refuse_compensation(document, path)
     with _place(path):
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
@@ -249,15 +399,29 @@ def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[s
 
 
 def _refuse_unsupported(document: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+    for where, name in _named(document, names, path):
+        raise Unsupported(f"This server does not support '{name}' in workflows.", field=where)
+
+
+def _refuse_compensation(document: Mapping[str, Any], path: str) -> None:
+    """Refuse a compensation where nothing would run it."""
+    for where, name in _named(document, COMPENSATION, path):
+        raise Unsupported(
+            f"This server supports '{name}' only in a step of a chain or saga, beside its 'type'.",
+            field=where,
+        )
+
+
+def _named(
+    document: Mapping[str, Any], names: Sequence[str], path: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the place and name of those that a document or its options have."""
     options = document.get("options")
     nested = options if isinstance(options, Mapping) else {}
     for place, part in ((path, document), (f"{path}.options", nested)):
         for name in names:
             if part.get(name) is not None:
-                where = f"{place}.{name}".removeprefix("$.")
-                raise Unsupported(
-                    f"This server does not support '{name}' in workflows.", field=where
-                )
+                yield f"{place}.{name}".removeprefix("$."), name
 
 
 def _callbacks(
@@ -344,6 +508,19 @@ def _place(path: str) -> Iterator[None]:
         raise refuse(where, problem.message) from None
 
 
+@contextlib.contextmanager
+def _spelled(path: str, name: str) -> Iterator[None]:
+    """Turn the refusal of a step's `type` into one of the member that the client sent."""
+    try:
+        yield
+    except InvalidWorkflow as refusal:
+        (error,) = refusal.details["validation_errors"]
+        if name == "type" or error["path"] != f"{path}.type":
+            raise
+        message = error["message"].replace("'type'", f"'{name}'", 1)
+        raise refuse(f"{path}.{name}", message) from None
+
+
 def steps_of(plan: Plan) -> Iterator[Step]:
     """Yield the jobs of a plan, including nested ones."""
     for node in plan.nodes:
@@ -354,8 +531,9 @@ def steps_of(plan: Plan) -> Iterator[Step]:
 
 
 def callbacks_of(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the requests of a plan's callbacks, including nested ones."""
+    """Yield the requests of a plan's callbacks and compensations, including nested ones."""
     yield from plan.callbacks.values()
+    yield from plan.compensations.values()
     for node in plan.nodes:
         if isinstance(node, Plan):
             yield from callbacks_of(node)

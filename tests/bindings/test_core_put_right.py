@@ -220,7 +220,10 @@ STEP = {"type": "a.b", "args": []}
         ({"workflow_timeout": 60}, "workflow_timeout"),
         ({"options": {"workflow_timeout": 60}}, "options.workflow_timeout"),
         ({"failure_policy": "compensate"}, "failure_policy"),
-        ({"steps": [STEP | {"compensate_type": "a.undo"}]}, "steps[0].compensate_type"),
+        (
+            {"type": "group", "jobs": [STEP | {"compensate_type": "a.undo"}]},
+            "jobs[0].compensate_type",
+        ),
         ({"steps": [STEP, STEP | {"compensate_args": [1]}]}, "steps[1].compensate_args"),
         ({"steps": [STEP | {"options": {"compensate": STEP}}]}, "steps[0].options.compensate"),
     ],

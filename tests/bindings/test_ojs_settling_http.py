@@ -415,7 +415,7 @@ def test_the_manifest_declares_the_extensions(api):
 
     ours = [name for name in manifest["extensions"] if name.startswith("urn:ojs:ext:x:")]
     names = ["batch-ack", "fetch-with-acks", "fetch-wait", "jobs-lost", "autoscaling"]
-    names += ["graceful-shutdown", "timeouts"]
+    names += ["graceful-shutdown", "saga", "timeouts"]
     assert ours == [f"urn:ojs:ext:x:django-ojs:{name}" for name in names]
     assert all(name.startswith("urn:ojs:ext:") for name in manifest["extensions"])
     assert manifest["conformance_tier"] == "runtime"

@@ -164,6 +164,7 @@ def test_strict_refuses_over_every_endpoint_that_enqueues(api, settings):
         api.push(**job),
         api.send("jobs/batch", {"jobs": [fine, job]}),
         api.send("workflows", {"type": "chain", "steps": [fine, job]}),
+        api.send("workflows", {"type": "chain", "steps": [fine | {"compensate": job}]}),
         FlareClient().enqueue(job_type="invoice.generate", payload=BAD),
     ]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Completion, Failure
+from jobs.errors import Conflict
 from jobs.models import Event, Job, Workflow
 from jobs.spec.lifecycle import State
 from jobs.spec.validation import new_job
@@ -92,6 +95,33 @@ def test_a_group_settled_by_many_hands_is_completed_once():
     (last,) = Job.objects.filter(workflow=chain)
     assert (last.state, last.parent_results) == (State.AVAILABLE, [[1] * 200])
     assert Event.objects.filter(type="workflow.completed", subject=str(group.pk)).count() == 1
+
+
+def test_a_saga_that_fails_while_it_is_cancelled_undoes_all_or_nothing():
+    steps = [{"type": "a", "args": [], "compensate_type": "undo"}, {"type": "b", "args": []}]
+    sagas = [
+        engine.create_workflow(plan_of({"type": "chain", "steps": steps}, timezone.now()))
+        for _ in range(ROUNDS)
+    ]
+    engine.complete([Completion(job.id) for job in engine.claim(["default"], count=ROUNDS)])
+    engine.claim(["default"], count=ROUNDS)
+    second = dict(Job.objects.filter(type="b").values_list("workflow", "pk"))
+
+    def cancel(number):
+        with contextlib.suppress(Conflict):
+            engine.cancel_workflow(sagas[number].pk)
+
+    in_step(
+        ROUNDS,
+        lambda n: engine.fail([Failure(second[sagas[n].pk], retryable=False)]),
+        cancel,
+    )
+
+    undone = set(Job.objects.filter(type="undo").values_list("workflow", flat=True))
+    assert Job.objects.filter(type="undo").count() == len(undone)
+    states = dict(Workflow.objects.values_list("pk", "state"))
+    assert {pk for pk, state in states.items() if state == "compensating"} == undone
+    assert set(states.values()) <= {"compensating", "cancelled"}
 
 
 def test_cancelling_and_finishing_at_once_leave_no_job_that_would_run():

@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.access.projects import assign_project
 from jobs.engine import Completion, Failure, NewCronJob
-from jobs.models import CronJob, Event, Job, OverlapPolicy
+from jobs.models import CronJob, Event, Job, OverlapPolicy, Workflow
 from jobs.spec.lifecycle import State
 from jobs.spec.validation import new_job
 from jobs.spec.workflow_plans import plan_of
@@ -481,6 +481,48 @@ def work_off_a_graph(world: World) -> None:
     ]
     begin(world, {"steps": graph})
     work_off(world, source=1, left=2, right=3, sink=4)
+
+
+SAGA = {
+    "type": "saga",
+    "name": "order",
+    "steps": [
+        step("reserve", compensate_type="release", compensate_args=["SKU", 2]) | {"name": "stock"},
+        step("charge", compensate=step("refund", tags=["undo"])) | {"name": "money"},
+        step("ship") | {"name": "parcel"},
+    ],
+}
+
+
+@scenario
+def undo_what_a_saga_did(world: World) -> None:
+    begin(world, SAGA)
+    work_off(world, reserve="r1", charge={"id": 7}, refund=True, release=None)
+
+
+@scenario
+def undo_what_a_saga_did_as_far_as_possible(world: World) -> None:
+    begin(world, SAGA)
+    work_off(world, reserve="r1", charge={"id": 7}, release=None)
+
+
+@scenario
+def work_off_a_saga(world: World) -> None:
+    begin(world, SAGA)
+    work_off(world, reserve="r1", charge={"id": 7}, ship=None)
+
+
+@scenario
+def cancel_around_a_saga_that_compensates(world: World) -> None:
+    saga = {"type": "chain", "steps": [step("first", compensate_type="undo"), step("bad")]}
+    plan = plan_of({"type": "group", "jobs": [saga, step("never", priority=-1)]}, timezone.now())
+    group = world.do(engine.create_workflow, plan)
+    (inner,) = Workflow.objects.filter(parent=group.pk)
+    finish(world, *take(world))
+    give_up(world, take(world)[0], retryable=False)
+    world.do(engine.cancel_workflow, inner.pk)
+    world.do(engine.cancel_workflow, group.pk)
+    work_off(world, undo=True)
 
 
 @scenario

@@ -257,7 +257,8 @@ def granted(page: str) -> dict[str, Any]:
         "urlpatterns": [],
     }
     if page == "docs/workflows.md":
-        for name in ("clean", "send", "report", "alarm"):
+        names["order"] = 7
+        for name in ("clean", "send", "report", "alarm", "charge", "refund"):
             names[name] = handler(f"docs.{name}")(lambda context, pk=0: None)
     if page in ("docs/workflows.md", "docs/scheduling.md"):
         task = sys.modules["django.tasks"].task

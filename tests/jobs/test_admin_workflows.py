@@ -76,6 +76,36 @@ def test_the_picture_of_a_diamond_has_its_four_edges(admin_client):
     assert page(admin_client, "workflow", workflow.pk).count('class="ojs-edge"') == 4
 
 
+def test_the_picture_of_a_saga_has_what_undoes_a_step_below_it(admin_client):
+    inner = {"type": "group", "jobs": [job("left"), job("right")], "compensate_type": "undo.both"}
+    first = job("first") | {"compensate_type": "undo.first"}
+    chain = make(type="chain", steps=[first, inner, job("last")])
+
+    def settle(*names):
+        held = {claimed.type: claimed.id for claimed in engine.claim(["default"], count=9)}
+        assert set(held) == set(names)
+        if names == ("last",):
+            engine.fail([Failure(held["last"], retryable=False)])
+        else:
+            engine.complete([Completion(held[name]) for name in names])
+
+    before = page(admin_client, "workflow", chain.pk)
+    assert "<title>undo.first undoes it · waiting</title>" in before
+    for names in (("first",), ("left", "right"), ("last",), ("undo.both",)):
+        settle(*names)
+    after = page(admin_client, "workflow", chain.pk)
+
+    assert after.count("ojs-edge-back") == 2
+    assert "<title>undo.both undoes it · completed</title>" in after
+    assert "<title>undo.first undoes it · pending</title>" in after
+    assert "ojs-chip-compensating" in after and 'value="cancel"' not in after
+    settle("undo.first")
+    assert "ojs-chip-compensated" in page(admin_client, "workflow", chain.pk)
+    assert (
+        "compensated" in admin_client.get(CHANGELIST + "?state__exact=compensated").content.decode()
+    )
+
+
 def test_a_large_group_is_drawn_in_part_and_the_rest_is_counted(admin_client):
     group = make(type="group", jobs=[job("x")] * 700)
 

@@ -13,7 +13,14 @@ from asgiref.sync import async_to_sync
 import jobs
 from jobs import engine, testing
 from jobs.engine import Completion
-from jobs.errors import Conflict, InvalidRequest, InvalidWorkflow, WaitTimeout, WorkflowNotFound
+from jobs.errors import (
+    Conflict,
+    InvalidRequest,
+    InvalidWorkflow,
+    Unsupported,
+    WaitTimeout,
+    WorkflowNotFound,
+)
 from jobs.middleware import enqueue_chain
 from jobs.models import Job, Workflow
 from jobs.spec.identifiers import uuid7
@@ -145,6 +152,68 @@ def test_a_failed_workflow_says_why(place, ran):
     assert flow.refresh().state == "failed"
     (error,) = flow.errors
     assert error["code"] == "handler_error"
+
+
+def broken() -> jobs.Step:
+    return jobs.job("flow.fail", max_attempts=1)
+
+
+SAGAS: dict[str, tuple[Any, list[str]]] = {
+    "argument": (
+        lambda: jobs.chain(say("a", compensate=say("no a")), say("b"), broken()),
+        ["a", "b", "no a"],
+    ),
+    "method": (
+        lambda: jobs.chain(say("a").undone_by(say("no a")), broken().undone_by(say("no"))),
+        ["a", "no a"],
+    ),
+    "nested": (
+        lambda: jobs.chain(
+            jobs.group(say("a"), say("b"), compensate=say("no group")),
+            jobs.chain(say("c", compensate=say("no c")), say("d"), compensate=say("no chain")),
+            broken(),
+        ),
+        ["a", "b", "c", "d", "no chain", "no group"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAGAS)
+def test_a_chain_made_in_python_undoes_its_completed_steps(place, ran, kind):
+    plan, words = SAGAS[kind]
+
+    flow = plan().enqueue()
+    testing.run_jobs()
+
+    assert flow.refresh().state == "compensated" and flow.is_finished
+    assert [word for word, _ in ran] == words
+    assert len(flow.errors) == 1
+    assert [job.type for job in flow.jobs()].count("flow.say") == len(words)
+
+
+@pytest.mark.parametrize("undo", ["flow.say", jobs.group(say("no"))], ids=["type", "group"])
+def test_only_a_job_can_undo_a_step(undo):
+    with pytest.raises(TypeError, match="compensation"):
+        say("a", compensate=undo)
+    with pytest.raises(TypeError, match="compensation"):
+        jobs.group(say("a"), compensate=undo)
+
+
+def test_only_a_step_of_a_chain_can_be_undone(place):
+    for flow in (
+        jobs.group(say("a", compensate=say("no a"))),
+        jobs.graph(say("a", compensate=say("no a"))),
+        jobs.chain(say("a"), compensate=say("no a")),
+    ):
+        with pytest.raises(Unsupported, match="only in a step of a chain"):
+            flow.enqueue()
+
+
+def test_inline_has_undone_the_steps_when_it_raises(inline_jobs, ran):
+    with pytest.raises(ZeroDivisionError):
+        jobs.chain(say("a", compensate=say("no a")), broken()).enqueue()
+
+    assert [word for word, _ in ran] == ["a", "no a"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -284,6 +353,15 @@ def test_enqueue_middleware_sees_each_job_of_a_workflow(fake_jobs, ran, middlewa
     testing.run_jobs()
 
     assert [job.meta for job in fake_jobs.jobs] == [{"seen": "flow.say"}] * 2
+
+
+def test_enqueue_middleware_sees_compensations(fake_jobs, ran, middleware):
+    middleware.add(lambda job, next: next(job | {"meta": {"seen": job["args"]}}))
+
+    jobs.chain(say("a", compensate=say("no a")), broken()).enqueue()
+    testing.run_jobs()
+
+    assert {"seen": ["no a"]} in [job.meta for job in fake_jobs.jobs]
 
 
 def test_a_job_of_a_workflow_cannot_be_dropped(fake_jobs, middleware):

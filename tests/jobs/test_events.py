@@ -383,7 +383,11 @@ def test_every_type_of_the_vocabulary_is_written_somewhere():
         if file.name != "vocabulary.py"
     )
     # Those of a workflow's jobs are put together from two parts.
-    parts = {f"workflow.{of}_{what}" for of in ("job", "step") for what in ("completed", "failed")}
+    parts = {
+        f"workflow.{of}_{what}"
+        for of in ("job", "step", "compensation")
+        for what in ("completed", "failed")
+    }
 
     assert {
         kind

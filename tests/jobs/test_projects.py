@@ -209,6 +209,20 @@ def test_a_workflow_and_all_its_jobs_belong_to_the_project(site):
     assert set(Workflow.objects.values_list("project", "state")) == {("acme", "completed")}
 
 
+def test_what_undoes_a_step_belongs_to_the_project(site):
+    acme = ojs("acme")
+    saga = {"type": "chain", "steps": [STEP | {"compensate": STEP}, STEP]}
+    assert acme.send("workflows", saga).status_code == 201
+    acme.ack(acme.fetch()[0]["id"])
+    acme.nack(acme.fetch()[0]["id"], retryable=False)
+
+    assert ojs("other").fetch() == []
+    acme.ack(acme.fetch()[0]["id"])
+
+    assert list(Job.objects.values_list("project", flat=True)) == ["acme"] * 3
+    assert Workflow.objects.get().state == "compensated"
+
+
 def test_to_a_project_the_workflows_of_others_do_not_exist(site):
     for owner in ("other", "", "acme"):
         ojs(owner).send("workflows", {"type": "chain", "name": owner, "steps": [STEP]})

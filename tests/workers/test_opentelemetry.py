@@ -358,6 +358,18 @@ def test_a_batch_has_its_callback_in_the_same_trace(api, spans):
     assert done["meta"]["ojs.workflow.step"] == 1
 
 
+def test_what_undoes_a_step_is_in_the_same_trace(api, spans):
+    undone = JOB | {"compensate_type": "email.undo"}
+    api.send("workflows", {"type": "chain", "steps": [undone, JOB]}, **HEADERS)
+    api.ack(api.fetch("default", worker_id="w")[0]["id"], worker_id="w")
+    (second,) = api.fetch("default", worker_id="w")
+    api.nack(second["id"], worker_id="w", retryable=False)
+
+    (undo,) = api.fetch("default", worker_id="w")
+
+    assert (undo["type"], undo["meta"]["traceparent"]) == ("email.undo", GIVEN)
+
+
 def test_each_run_of_a_schedule_begins_a_trace(api, spans):
     body = {"name": "daily", "cron": "0 6 * * *", "type": "email.send", "args": []}
     assert api.send("cron", body, **HEADERS).status_code < 300

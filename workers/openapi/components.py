@@ -11,7 +11,7 @@ from jobs.spec.rate_policy import JobLimits, Limits, Rate, Throttle
 from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
-from jobs.spec.workflow_plans import StepRequest, WorkflowRequest
+from jobs.spec.workflow_plans import CompensationRequest, StepRequest, WorkflowRequest
 from workers.bindings.ojs.requests import Ack, ErrorMembers, Nack
 
 from .schema import (
@@ -150,7 +150,19 @@ WORKFLOW_NODE = obj(
     workflow_id=UUID,
     job_state=ref("JobState"),
     id=text(),
+    name=text("Of a step of a saga."),
     depends_on=array(text()),
+    compensation=obj(
+        "type state job_id",
+        type=text(),
+        state=text("`waiting`, `not_fired`, or as that of a step."),
+        job_id=nullable(UUID),
+        job_state=ref("JobState"),
+        progress=nullable(number()),
+        started_at=TIME,
+        completed_at=TIME,
+        result=anything(),
+    ),
     progress=nullable(number()),
     started_at=TIME,
     completed_at=TIME,
@@ -160,7 +172,7 @@ WORKFLOW_NODE = obj(
 WORKFLOW = obj(
     "id type name state created_at metadata",
     id=UUID,
-    type=enum("chain", "group", "batch", "dag"),
+    type=enum("chain", "group", "batch", "dag", "saga"),
     name=text(),
     state=text(),
     created_at=TIME,
@@ -282,6 +294,7 @@ COMPONENTS: dict[str, Schema] = {
         Rate,
         RateOverride,
         StepRequest,
+        CompensationRequest,
         Throttle,
         Unique,
         WorkflowRequest,

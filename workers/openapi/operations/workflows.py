@@ -122,7 +122,7 @@ OPERATIONS = {
                 ("Location",),
             )
         },
-        "Chain, group, batch, or a graph by `depends_on`, nested up to ten levels "
+        "Chain, group, batch, saga, or a graph by `depends_on`, nested up to ten levels "
         "(OJS workflows §11.1).",
         body=WorkflowRequest,
         example=NEW_WORKFLOW,
@@ -161,7 +161,8 @@ OPERATIONS = {
         "Workflows",
         "Cancel a workflow",
         {200: Reply("The workflow; active jobs may finish.", ref("WorkflowReply"))},
-        refusals=NO_WORKFLOW + refuses(Conflict, "The workflow has ended already."),
+        refusals=NO_WORKFLOW
+        + refuses(Conflict, "The workflow has ended already, or undoes its steps."),
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}/progress"): Operation(
         "Workflows",
