@@ -44,6 +44,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
+        *_check_tenants(options),
         *_check_middleware(),
         *_check_tasks(),
         *_check_cron(),
@@ -190,6 +191,15 @@ def _check_schemas(options: conf.Settings) -> list[checks.CheckMessage]:
     known = ", ".join(map(repr, modes))
     message = f'OJS["SCHEMA_VALIDATION"] is one of {known}, not {options.SCHEMA_VALIDATION!r}.'
     return [checks.Error(message, id="ojs.E023")]
+
+
+def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
+    modes = ("optional", "required", "off")
+    if options.MULTI_TENANCY in modes:
+        return []
+    known = ", ".join(map(repr, modes))
+    message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
+    return [checks.Error(message, id="ojs.E024")]
 
 
 def _check_middleware() -> list[checks.CheckMessage]:

@@ -184,6 +184,14 @@ class Settings:
         "for a type or a queue takes precedence.",
     )
 
+    # Tenants
+    MULTI_TENANCY: str = option(
+        "optional",
+        "What `meta.tenant_id` of a new job means: `optional`: if present, the job belongs to the "
+        "project of that name; `required`: jobs without a tenant are refused; `off`: nothing, and "
+        "the header `X-OJS-Tenant` is refused.",
+    )
+
     # Operators
     REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],

@@ -225,7 +225,7 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     for job in jobs.values():
         traces.follow(job.meta, workflow.type, workflow.size, untraced=tracing.recorder is not None)
         job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    made = assign_project(list(jobs.values()), workflow.project)
+    made = assign_project(list(jobs.values()), workflow.project, lenient=True)
     with tracing.internal("ojs.workflow.advance"), tracing.enqueueing(made):
         ended = insert_jobs(made)
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
