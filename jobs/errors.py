@@ -91,6 +91,10 @@ class MetadataTooLarge(BodyTooLarge):
     code = "metadata_too_large"
 
 
+class JobTooLarge(BodyTooLarge):
+    """A job exceeds `max_job_size` of its tenant."""
+
+
 class UnsupportedCompression(OJSError):
     """The body is compressed in an unsupported way (OJS payload limits §6)."""
 

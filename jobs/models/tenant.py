@@ -9,6 +9,19 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 
+class TenantQuerySet(models.QuerySet["Tenant"]):
+    def limited(self) -> TenantQuerySet:
+        """Tenants whose new jobs must be looked at: they have limits, or another priority."""
+        return self.exclude(
+            max_concurrency=None,
+            max_enqueue_rate=None,
+            max_queue_depth=None,
+            max_scheduled=None,
+            max_job_size=None,
+            priority_boost=0,
+        )
+
+
 class Tenant(models.Model):
     """The limits of a project, and its share where tenants take turns.
 
@@ -38,6 +51,8 @@ class Tenant(models.Model):
     """Enqueues within the period of its rate: pairs of a slice's number and its count."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = TenantQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("tenant")

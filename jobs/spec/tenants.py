@@ -13,6 +13,7 @@ from . import rate_policy
 from .durations import format_duration
 from .fields import Document, inside, refuse
 from .members import Choice, Integer, Members, Number, Object, Text, words
+from .queue_config import LEAST_WEIGHT, MOST_WEIGHT
 
 MEMBER = "tenant_id"
 """The member of `meta` with a job's tenant."""
@@ -64,7 +65,7 @@ class ChangeTenantLimits(TenantLimits, component="ChangeTenantLimits"):
 class ChangeTenant(Members, component="ChangeTenant", closed=True):
     tenant_id = Text("The same as in the path.", longest=LONGEST)
     limits = Object(of=TenantLimits)
-    fairness_weight = Number("Its share of the turns.", least=0.01, most=10_000)
+    fairness_weight = Number("Its share of the turns.", least=LEAST_WEIGHT, most=MOST_WEIGHT)
     priority_boost = Integer(
         "Added to the priority of its jobs.", least=-2 * MOST_PRIORITY, most=2 * MOST_PRIORITY
     )
