@@ -123,6 +123,16 @@ def shares() -> dict[str, float]:
     return found
 
 
+def shares_by_label() -> dict[str, float]:
+    """Return the shares by label: that of `_other` is the sum of the rest."""
+    known = shares()
+    named = labels(known)
+    found: dict[str, float] = {}
+    for tenant, part in known.items():
+        found[named[tenant]] = round(found.get(named[tenant], 0) + part, 4)
+    return found
+
+
 def effective_share(tenant: str) -> float:
     """Return the share that its weight gives it now, among the tenants with waiting jobs."""
     waiting = {project for project, _, state in by_queue() if state == State.AVAILABLE} | {tenant}
