@@ -17,7 +17,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from . import conf
+from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
+from .spec.tenants import check_name, read_tenant
 from .store import keepalive
 from .store.database import alias
 
@@ -194,12 +196,19 @@ def _check_schemas(options: conf.Settings) -> list[checks.CheckMessage]:
 
 
 def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
     modes = ("optional", "required", "off")
-    if options.MULTI_TENANCY in modes:
-        return []
-    known = ", ".join(map(repr, modes))
-    message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
-    return [checks.Error(message, id="ojs.E024")]
+    if options.MULTI_TENANCY not in modes:
+        known = ", ".join(map(repr, modes))
+        message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
+        found.append(checks.Error(message, id="ojs.E024"))
+    for name, limits in options.TENANTS.items():
+        try:
+            read_tenant(limits, check_name(name))
+        except InvalidRequest as refusal:
+            message = f'OJS["TENANTS"][{name!r}]: {refusal.message}'
+            found.append(checks.Error(message, id="ojs.E025"))
+    return found
 
 
 def _check_middleware() -> list[checks.CheckMessage]:

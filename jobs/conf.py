@@ -191,6 +191,11 @@ class Settings:
         "project of that name; `required`: jobs without a tenant are refused; `off`: nothing, and "
         "the header `X-OJS-Tenant` is refused.",
     )
+    TENANTS: dict = option(
+        {},
+        "Limits and shares of tenants: name → what `PUT /ojs/v1/admin/tenants/{id}` accepts. A "
+        "reaper makes those that do not exist; later changes through the API or the admin stay.",
+    )
 
     # Operators
     REDACT_KEYS: list = option(

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from ..access.projects import scope_to
+from ..conf import ojs_settings
 from ..errors import JobTooLarge, NotFound, TenantLimitExceeded
 from ..models import Job, Queue, Tenant
 from ..models.job import DUE_STATES
@@ -23,7 +24,7 @@ from ..spec import rate_policy
 from ..spec.batches import representatives, shared_targets
 from ..spec.lifecycle import State
 from ..spec.rate_policy import Memory
-from ..spec.tenants import DEFAULT, MOST_PRIORITY
+from ..spec.tenants import DEFAULT, MOST_PRIORITY, check_name, read_tenant
 from ..spec.validation import NewJob
 from ..store import clock, wakeup
 from . import schemas
@@ -66,6 +67,18 @@ def delete(name: str) -> None:
         if not deleted:
             raise not_found(name)
         record([tenant_event("tenant.updated", name, changed=["deleted"])])
+
+
+def declare() -> int:
+    """Make the tenants of `OJS["TENANTS"]` that do not exist; return how many (§15.1)."""
+    declared = ojs_settings.TENANTS
+    if not declared:
+        return 0
+    known = set(Tenant.objects.filter(pk__in=declared).values_list("pk", flat=True))
+    missing = [name for name in declared if name not in known]
+    for name in missing:
+        configure(name, read_tenant(declared[name], check_name(name)))
+    return len(missing)
 
 
 def not_found(name: str) -> NotFound:

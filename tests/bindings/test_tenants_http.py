@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from django.core.checks import run_checks
 
 import jobs
 from jobs import engine
@@ -336,6 +337,17 @@ def test_tenants_are_made_changed_listed_and_deleted(api):
     assert code(api.get(f"{TENANTS}/acme")) == code(api.delete(f"{TENANTS}/acme"))
     kinds = Event.objects.filter(type__startswith="tenant.").values_list("type", flat=True)
     assert list(kinds) == ["tenant.created", *["tenant.updated"] * 3]
+
+
+def test_tenants_of_the_settings_are_made_once(settings):
+    settings.OJS = {"TENANTS": {"acme": {"limits": {"max_concurrency": 20}}}}
+    assert (engine.tenants.declare(), engine.tenants.declare()) == (1, 0)
+    engine.tenants.configure("acme", {"max_concurrency": 5})
+    engine.tenants.declare()
+
+    assert Tenant.objects.get().limits == {"max_concurrency": 5}
+    settings.OJS = {"MULTI_TENANCY": "yes", "TENANTS": {"acme": {"limits": {"max_jobs": 1}}}}
+    assert {"ojs.E024", "ojs.E025"} <= {problem.id for problem in run_checks()}
 
 
 @pytest.mark.parametrize(
