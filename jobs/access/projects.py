@@ -24,6 +24,7 @@ from ..conf import ojs_settings
 from ..errors import InvalidRequest, JobNotFound
 from ..models import Job
 from ..spec.batches import shared_targets
+from ..spec.rate_policy import key_of_project
 from ..spec.tenants import MEMBER, tenant_of
 from ..spec.validation import NewJob
 from ..spec.worker_ids import qualified, spellings
@@ -34,8 +35,8 @@ def assign_project(
 ) -> Sequence[NewJob]:
     """Assign new jobs to `project`, or to the tenants they name, before they are stored.
 
-    They are unique within it: otherwise one project could find, or cancel, another's jobs. Their
-    `meta.tenant_id` says which it is (OJS multi-tenancy §5).
+    They are unique within it: otherwise one project could find, or cancel, another's jobs. So are
+    the keys of their rate limits: it could stop another's jobs. Their `meta.tenant_id` says which it is (OJS multi-tenancy §5).
 
     Args:
         project: that of the request; empty: each job may name its own.
@@ -62,6 +63,9 @@ def assign_project(
         if job.unique is not None:
             key = sha256(f"{tenant}\x00{job.unique.key}".encode()).hexdigest()
             job.unique = replace(job.unique, key=key)
+        if job.rate_limit is not None:
+            key = key_of_project(job.rate_limit["key"], tenant)
+            job.rate_limit = {**job.rate_limit, "key": key}
     return new
 
 

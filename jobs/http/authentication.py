@@ -44,6 +44,8 @@ class Caller:
     project: str = ""
     """The only project that it can access, that of its key or the tenant that it named; empty means
     all projects."""
+    tenant: str = ""
+    """The tenant that its request named, if its key has no project."""
     key_id: int | None = None
     """Primary key of the API key; its current and its previous secret have it in common."""
     is_authenticated: bool = True
@@ -319,13 +321,19 @@ def for_tenant(caller: Caller, tenant: str) -> Caller:
     if ojs_settings.MULTI_TENANCY == "off":
         raise InvalidRequest("This server has no tenants.", field=tenants.HEADER)
     if not caller.project:
-        return replace(caller, project=tenants.check_id(tenant, tenants.HEADER))
+        named = tenants.check_id(tenant, tenants.HEADER)
+        return replace(caller, project=named, tenant=named)
     if tenant != caller.project:
         raise PermissionDenied(
             "This API key belongs to another tenant than the one in X-OJS-Tenant.",
             hint="Send the name of the key's project, or no X-OJS-Tenant.",
         )
     return caller
+
+
+def renewed(caller: Caller, before: Caller) -> Caller:
+    """Return the current rights of a key for a connection that began as `before`."""
+    return for_tenant(caller, before.tenant) if before.tenant else caller
 
 
 class ApiKeyAuthentication(BaseAuthentication):

@@ -297,7 +297,22 @@ def test_a_shared_queue_keeps_its_other_limits(api):
     taken = api.fetch(count=9)
 
     assert len(taken) == 3
-    assert sorted(job["type"] for job in taken) == ["a.limited", "email.send", "email.send"]
+    assert sorted(job["type"] for job in taken) == ["a.limited", "a.limited", "email.send"]
+
+
+def test_a_rate_limit_belongs_to_the_tenant_of_its_jobs(api):
+    limit = {"key": "api", "concurrency": 1}
+    for name in ("acme", "other"):
+        for _ in range(2):
+            of(name).pushed(rate_limit=limit)
+    api.pushed(rate_limit=limit)
+
+    assert len(api.fetch(count=9)) == 3
+    keys = [line["key"] for line in api.see("rate-limits").json()["items"]]
+    assert keys == ["acme@api", "api", "other@api"]
+    assert api.see("rate-limits/acme@api").json()["waiting_count"] == 1
+    assert put(api, f"{V1}/rate-limits/acme@api", {"concurrency": 2}).status_code == 200
+    assert len(api.fetch(count=9)) == 1
 
 
 def test_a_worker_of_one_tenant_gets_only_its_jobs_from_a_shared_queue(api):
