@@ -35,8 +35,9 @@ def assign_project(
 ) -> Sequence[NewJob]:
     """Assign new jobs to `project`, or to the tenants they name, before they are stored.
 
-    They are unique within it: otherwise one project could find, or cancel, another's jobs. So are
-    the keys of their rate limits: it could stop another's jobs. Their `meta.tenant_id` says which it is (OJS multi-tenancy §5).
+    They are unique within it, and so are the keys of their rate limits: otherwise one project could
+    find, cancel or stop another's jobs. Their `meta.tenant_id` says which it is (OJS multi-tenancy
+    §5).
 
     Args:
         project: that of the request; empty: each job may name its own.
