@@ -342,14 +342,13 @@ def _choose_by_turn(
     waiting = waiting.order_by("-priority", "enqueued_at", "id").select_for_update(
         skip_locked=skips_locked()
     )
-    columns = ("priority", "enqueued_at", "id", "rate_key", "project")
     left = {key: min(room, partitions[key].left) for key in keys}
     heads: dict[str, list[Any]] = {}
     tops = {name: top for name, top in tenants.items() if rooms.get(name, 1) > 0}
     # Jobs from before the queue was shared have no tenant, and no index: those that are first in
     # the whole queue take part. A fetch for one project has no other jobs.
     if not project:
-        first = waiting.filter(rate_key="").values_list(*columns)[:room]
+        first = _heads(waiting, [key for key in keys if "@" not in key], left, room)
         heads[""] = [head for head in first if not head[4]]
     if heads.get(""):
         tops = {"": heads[""][0][0]} | tops
@@ -360,8 +359,8 @@ def _choose_by_turn(
         tenant = turn.next({name for name, top in tops.items() if top == level})
         if tenant not in heads:
             most = min(room - len(chosen), rooms.get(tenant, room))
-            rows = scope_to(waiting, tenant).filter(rate_key__in=["", *keys])
-            heads[tenant] = list(rows.values_list(*columns)[:most])
+            own = [key for key in keys if "@" not in key or key.startswith(f"{tenant}@")]
+            heads[tenant] = _heads(scope_to(waiting, tenant), own, left, most)
         rest = heads[tenant]
         while rest and left.get(rest[0][3], 1) < 1:
             rest.pop(0)
@@ -380,6 +379,16 @@ def _choose_by_turn(
     if chosen:
         turn.save(queue)
     return chosen
+
+
+def _heads(waiting: JobQuerySet, keys: Sequence[str], left: dict[str, int], most: int) -> list[Any]:
+    """Return the first jobs of `waiting`, of each key only as many as may start."""
+    heads: list[Any] = []
+    for key in ("", *keys):
+        columns = ("priority", "enqueued_at", "id", "rate_key", "project")
+        rows = waiting.filter(rate_key=key).values_list(*columns)
+        heads += rows[: min(most, left.get(key, most))]
+    return sorted(heads, key=lambda head: (-head[0], head[1], head[2]))
 
 
 def _settle(
