@@ -49,7 +49,7 @@ class PoolQueues(Member[dict[str, int] | None]):
         return {"oneOf": [self.plain.rules(), weighted]}
 
 
-class ChangePool(Members, component="ChangePool", closed=True):
+class ChangePool(Members, closed=True):
     name = Text("The same as in the path.")
     queues = PoolQueues("The queues that its workers search.").required()
     strategy = Choice(STRATEGIES, "In which order.").default("round-robin")

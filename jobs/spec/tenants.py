@@ -48,7 +48,7 @@ def check_name(value: str, place: str = "tenant_id") -> str:
     return value if value == DEFAULT else check_id(value, place)
 
 
-class TenantLimits(Members, component="TenantLimits", closed=True, about="`null` removes a limit."):
+class TenantLimits(Members, closed=True, about="`null` removes a limit."):
     max_concurrency = Integer("Jobs that may be active at once.", most=MOST, nullable=True)
     max_enqueue_rate = Object("Jobs that may be enqueued.", of=rate_policy.Pace, nullable=True)
     max_queue_depth = Integer("Jobs that may wait.", most=MOST, nullable=True)
@@ -58,11 +58,11 @@ class TenantLimits(Members, component="TenantLimits", closed=True, about="`null`
     )
 
 
-class ChangeTenantLimits(TenantLimits, component="ChangeTenantLimits"):
+class ChangeTenantLimits(TenantLimits):
     reason = Text("Why, for the audit.", longest=2000).default("")
 
 
-class ChangeTenant(Members, component="ChangeTenant", closed=True):
+class ChangeTenant(Members, closed=True):
     tenant_id = Text("The same as in the path.", longest=LONGEST)
     limits = Object(of=TenantLimits)
     fairness_weight = Number("Its share of the turns.", least=LEAST_WEIGHT, most=MOST_WEIGHT)
