@@ -45,8 +45,12 @@ class PoolQueues(Member[dict[str, int] | None]):
         return found
 
     def rules(self) -> Schema:
-        weighted = {"type": "object", "additionalProperties": WeightOfQueue.json_schema()}
-        return {"oneOf": [self.plain.rules(), weighted]}
+        weighted = {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": WeightOfQueue.json_schema(),
+        }
+        return {"oneOf": [self.plain.rules() | {"minItems": 1}, weighted]}
 
 
 class ChangePool(Members, closed=True):
