@@ -387,6 +387,7 @@ THERE |= {
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),
     ("checkpoint.save", (413, "envelope_too_large")): about("active", state="x" * 2**20),
+    ("workers.fetch", (404, "not_found")): with_body({"pool": "of nobody"}),
     ("workers.ack", (409, "conflict")): about("completed"),
     ("workers.ack", (409, "invalid_state")): about("completed"),
     ("workers.ack", (413, "RESULT_TOO_LARGE")): large_result,

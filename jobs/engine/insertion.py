@@ -135,6 +135,8 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     found, registry = schemas.checked(new, lenient=lenient)
     while True:
         if not admitted and tenants.are_limited(new):
+            # For admitted jobs maintenance is not checked again.
+            maintenance.refuse_jobs()
             raise bounds.Guarded
         if _store_checked(found, registry, admitted):
             break

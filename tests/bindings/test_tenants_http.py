@@ -9,6 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 import jobs
 from jobs import engine
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.http.authentication import make_key
 from jobs.models import Event, Job, OperatorAction, Queue, Tenant
 from tests.database import connection
@@ -180,6 +182,14 @@ def test_each_limit_refuses_the_second_job(api, limits, job, status):
     # What is not limited goes on, and so does everything once the limit is gone.
     put(api, f"{TENANTS}/acme/limits", dict.fromkeys(limits))
     assert acme.push(**job).status_code == 201
+
+
+def test_maintenance_refuses_the_jobs_of_a_limited_tenant_too(api):
+    put(api, f"{TENANTS}/acme/limits", {"max_queue_depth": 9})
+    maintenance.begin(actor=of_shell(), refuses_jobs=True)
+
+    assert of("acme").push().status_code == 503
+    assert not Job.objects.exists()
 
 
 def test_a_soft_quota_records_and_accepts(api):
