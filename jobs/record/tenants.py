@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count
 
 from ..access.projects import scope_to
 from ..models import ApiKey, Job, JobError, Tenant
@@ -28,7 +28,7 @@ WAITING: tuple[tuple[State, dict[str, Any]], ...] = (
     (State.RETRYABLE, {"state": State.RETRYABLE, "state__in": DUE_STATES}),
     (State.ACTIVE, {"state": State.ACTIVE, "reserved_for__isnull": False}),
 )
-"""One query for each partial index."""
+"""Each part of a query has a partial index of its own."""
 
 
 @dataclass(slots=True)
@@ -50,14 +50,18 @@ def by_queue() -> dict[tuple[str, str, str], int]:
     """Tenant, queue and state → unfinished jobs, of jobs with a tenant."""
 
     def count() -> dict[tuple[str, str, str], int]:
-        found: dict[tuple[str, str, str], int] = {}
-        for state, index in WAITING:
-            rows = Job.objects.filter(**index).exclude(project="").order_by()
-            for project, queue, jobs in rows.values_list("project", "queue").annotate(
-                jobs=Count("pk")
-            ):
-                found[project, queue, str(state)] = jobs
-        return found
+        first, *rest = (
+            Job.objects.filter(**index)
+            .exclude(project="")
+            .order_by()
+            .values_list("project", "queue", "state")
+            .annotate(jobs=Count("pk"))
+            for _, index in WAITING
+        )
+        return {
+            (project, queue, state): jobs
+            for project, queue, state, jobs in first.union(*rest, all=True)
+        }
 
     found: dict[tuple[str, str, str], int] = remembered(("tenants", "queues"), count)
     return found
@@ -147,7 +151,9 @@ def labels(tenants: Iterable[str]) -> dict[str, str]:
     Configured tenants come first, then those by name.
     """
     every = set(tenants)
-    configured = set(Tenant.objects.filter(Q(pk__in=every)).values_list("pk", flat=True))
+    if not every:
+        return {}
+    configured = set(Tenant.objects.filter(pk__in=every).values_list("pk", flat=True))
     ordered = sorted(every, key=lambda name: (name not in configured, name))
     return {name: name if index < MOST else OTHER for index, name in enumerate(ordered)}
 
