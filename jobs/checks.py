@@ -17,7 +17,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from . import conf
+from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
+from .spec.tenants import check_name, read_tenant
 from .store import keepalive
 from .store.database import alias
 
@@ -44,6 +46,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
+        *_check_tenants(options),
         *_check_middleware(),
         *_check_tasks(),
         *_check_cron(),
@@ -190,6 +193,22 @@ def _check_schemas(options: conf.Settings) -> list[checks.CheckMessage]:
     known = ", ".join(map(repr, modes))
     message = f'OJS["SCHEMA_VALIDATION"] is one of {known}, not {options.SCHEMA_VALIDATION!r}.'
     return [checks.Error(message, id="ojs.E023")]
+
+
+def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    modes = ("optional", "required", "off")
+    if options.MULTI_TENANCY not in modes:
+        known = ", ".join(map(repr, modes))
+        message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
+        found.append(checks.Error(message, id="ojs.E024"))
+    for name, limits in options.TENANTS.items():
+        try:
+            read_tenant(limits, check_name(name))
+        except InvalidRequest as refusal:
+            message = f'OJS["TENANTS"][{name!r}]: {refusal.message}'
+            found.append(checks.Error(message, id="ojs.E025"))
+    return found
 
 
 def _check_middleware() -> list[checks.CheckMessage]:

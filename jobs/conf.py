@@ -184,6 +184,19 @@ class Settings:
         "for a type or a queue takes precedence.",
     )
 
+    # Tenants
+    MULTI_TENANCY: str = option(
+        "optional",
+        "What `meta.tenant_id` of a new job means: `optional`: if present, the job belongs to the "
+        "project of that name; `required`: jobs without a tenant are refused; `off`: nothing, and "
+        "the header `X-OJS-Tenant` is refused.",
+    )
+    TENANTS: dict = option(
+        {},
+        "Limits and shares of tenants: name → what `PUT /ojs/v1/admin/tenants/{id}` accepts. A "
+        "reaper makes those that do not exist; later changes through the API or the admin stay.",
+    )
+
     # Operators
     REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],

@@ -62,6 +62,13 @@ class InvalidArguments(InvalidRequest):
     code = "validation_error"
 
 
+class TenantRequired(InvalidRequest):
+    """A job has no tenant, and `OJS["MULTI_TENANCY"]` is `required` (OJS multi-tenancy §5.1)."""
+
+    code = "validation_error"
+    hint = "Send 'meta.tenant_id', the header X-OJS-Tenant, or the key of a project."
+
+
 class BreakingChange(InvalidRequest):
     """A minor version of a schema has breaking changes (OJS schema registry §8.4)."""
 
@@ -82,6 +89,10 @@ class MetadataTooLarge(BodyTooLarge):
     """`meta` exceeds 64 KB (OJS payload limits §4.3)."""
 
     code = "metadata_too_large"
+
+
+class JobTooLarge(BodyTooLarge):
+    """A job exceeds `max_job_size` of its tenant."""
 
 
 class UnsupportedCompression(OJSError):
@@ -212,6 +223,31 @@ class QueueFull(OJSError):
             strategy=strategy,
         )
         self.job_type = job_type
+
+
+class TenantLimitExceeded(OJSError):
+    """A tenant is at one of its limits (OJS multi-tenancy §8.2)."""
+
+    code = "TENANT_LIMIT_EXCEEDED"
+    retryable = True
+    hint = "Wait as long as Retry-After says; an operator sets the limits of tenants."
+
+    def __init__(
+        self, tenant: str, limit: str, current: int, maximum: int, *, retry_after: int = 30
+    ) -> None:
+        """
+        Args:
+            limit: its name in the tenant's limits, such as `max_queue_depth`.
+            retry_after: seconds after which the producer may retry.
+        """
+        super().__init__(
+            f"Tenant '{tenant}' has exceeded {limit} ({maximum}).",
+            tenant_id=tenant,
+            limit=limit,
+            current=current,
+            maximum=maximum,
+        )
+        self.retry_after = retry_after
 
 
 class TooManyConnections(OJSError):

@@ -19,6 +19,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from . import engine
+from .access.projects import assign_project
 from .errors import InvalidRequest, Unsupported
 from .handles import Handles, JobHandle, identified
 from .middleware import enqueue_chain
@@ -134,7 +135,7 @@ def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | 
     has_middleware = bool(enqueue_chain)
     together = None if has_middleware else uniform(batch, check, _all_plain_args)
     if together is not None:
-        adopt(together)
+        adopt(assign_project(together, ""))
         return Handles(place.deliver(together), place)
     made: list[NewJob | None] = []
     known = {} if len(batch) > 1 else memory
@@ -151,7 +152,7 @@ def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | 
                 refusal.args = (refusal.message,)
             raise
     new = [job for job in made if job is not None]
-    adopt(new)
+    adopt(assign_project(new, ""))
     place.deliver(new)
     return Handles(made, place)
 

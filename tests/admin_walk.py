@@ -93,6 +93,7 @@ def named_addresses() -> Iterator[tuple[str, str]]:
         "version": "2.0",
         "workflow_id": Workflow.objects.get(name="etl").pk,
         "key": RateLimit.objects.first(),
+        "tenant_id": "acme",
         "action_id": Directive.objects.filter(action_id__isnull=False).latest("pk").action_id,
         "subscription_id": WebhookSubscription.objects.latest("pk").name,
         "delivery_id": WebhookDelivery.objects.latest("pk").name,
@@ -105,6 +106,7 @@ def named_addresses() -> Iterator[tuple[str, str]]:
         "crons": "daily-report",
         "job-specs": "email.send",
         "schemas": "email.send",
+        "pools": "night",
     }
     rows = {model._meta.model_name: model._default_manager.first() for model in OURS}
     for text, pattern in patterns():

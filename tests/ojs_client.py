@@ -73,6 +73,7 @@ SPELLED_LARGE = {
     "EXTENSION_NOT_SUPPORTED",
     "JOB_TYPE_NOT_ALLOWED",
     "QUEUE_FULL",
+    "TENANT_LIMIT_EXCEEDED",
 }
 """Codes that no binding lists, spelled as in their extensions."""
 

@@ -59,6 +59,8 @@ ACTION_TAKES = {
     ("jobschema", "set_mode"): "manage_schema",
     ("jobschema", "remove"): "manage_schema",
     ("jobspec", "withdraw"): "register_spec",
+    ("tenant", "remove"): "manage_tenant",
+    ("pool", "remove"): "manage_pool",
     ("fleetoperation", "pause"): "drain_fleet",
     ("fleetoperation", "go_on"): "drain_fleet",
     ("fleetoperation", "abort"): "drain_fleet",
@@ -84,6 +86,8 @@ ACTION_TAKES = {
 MANAGES = {
     "apikey": "manage_keys",
     "jobspec": "register_spec",
+    "tenant": "manage_tenant",
+    "pool": "manage_pool",
     "alertrule": "manage_alerts",
     "webhooksubscription": "manage_webhooks",
 }
@@ -96,6 +100,8 @@ MADE_WITH = MANAGES | {
 }
 """Models with a form for a new row, and the permission that opens it."""
 
+LIMITS = {"max_queue_depth": "7", "fairness_weight": "2", "priority_boost": "0"}
+POOL = {"queues": '["mail", "web"]', "strategy": "strict"}
 HOOK = {"url": "https://hooks.example.com/x", "events": "job.*", "timeout": "20"}
 ALERT = {"limit_seconds": "10", "begins_after": "0", "ends_after": "0", "type": ""}
 WRITES = {
@@ -115,6 +121,10 @@ WRITES = {
     ),
     "ojs_jobs/jobspec/add/": ("register_spec", {"type": "new.type", "checksum": "v1"}),
     "ojs_jobs/jobspec/<path:object_id>/change/": ("register_spec", {"checksum": "v99"}),
+    "ojs_jobs/tenant/add/": ("manage_tenant", LIMITS | {"name": "new"}),
+    "ojs_jobs/tenant/<path:object_id>/change/": ("manage_tenant", LIMITS),
+    "ojs_jobs/pool/add/": ("manage_pool", POOL | {"name": "new"}),
+    "ojs_jobs/pool/<path:object_id>/change/": ("manage_pool", POOL),
     "ojs_jobs/queue/<path:object_id>/change/": ("change_queue", {"concurrency": "17"}),
     "ojs_jobs/maintenance/": ("maintenance", {"verb": "begin", "reason": "test"}),
     "ojs_jobs/job/add/": ("enqueue_job", {"type": "new.type"}),

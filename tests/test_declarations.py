@@ -31,7 +31,7 @@ from jobs.spec.members import (
     Text,
 )
 from jobs.spec.operator_requests import MomentText, StateWords
-from jobs.spec.queue_config import Backpressure, RateLimit, Retention, Retry
+from jobs.spec.queue_config import Backpressure, RateLimit, Retention, Retry, TenantFairness
 from jobs.spec.retry import Interval, InvalidRetryPolicy
 from jobs.spec.unique_policy import Names, PolicyLength, Within
 from jobs.spec.versions import Version
@@ -62,7 +62,7 @@ NARROWER = (
 )
 """Their description covers a part of what they read, such as the simplest ISO 8601 forms, or what
 remains when all is read."""
-OF_PARTS = (Backpressure, RateLimit, Retention, Retry)
+OF_PARTS = (Backpressure, RateLimit, Retention, Retry, TenantFairness)
 """Their parts are read with them, or separately by the code that reads the whole."""
 
 

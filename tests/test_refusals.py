@@ -73,7 +73,8 @@ def of_something_unknown(stage: Stage) -> Any:
     path = stage.door.path
     for name in ("<str:job_id>", "<str:workflow_id>"):
         path = path.replace(name, UNKNOWN_IN_FLARE if "/flare/" in path else UNKNOWN)
-    for name in ("<path:worker_id>", "<str:type>", "<str:key>", "<str:name>"):
+    unknown = ("<path:worker_id>", "<str:type>", "<str:key>", "<str:name>", "<str:tenant_id>")
+    for name in unknown:
         path = path.replace(name, "nobody")
     path = path.replace("<path:name>", "urn:nobody")
     path = path.replace("<str:subscription_id>", "sub_1").replace("<str:delivery_id>", "del_1")
@@ -164,6 +165,11 @@ def full(stage: Stage) -> dict[str, Any]:
     engine.forget_queues()
     engine.enqueue([new_job({"type": "a.b", "args": [], "queue": "narrow"}, clock.now())])
     return {"queue": "narrow"}
+
+
+def at_its_limit(stage: Stage) -> dict[str, Any]:
+    engine.tenants.configure("_default", {"max_queue_depth": 0})
+    return {}
 
 
 def picky(stage: Stage) -> dict[str, Any]:
@@ -320,6 +326,7 @@ for name in ENQUEUING:
         (name, (422, "queue_draining")): enqueuing(draining),
         (name, (422, "JOB_TYPE_NOT_ALLOWED")): enqueuing(picky),
         (name, (429, "QUEUE_FULL")): enqueuing(full),
+        (name, (429, "TENANT_LIMIT_EXCEEDED")): enqueuing(at_its_limit),
         (name, (413, "metadata_too_large")): enqueuing(lambda _: LARGE),
         (name, (422, "validation_error")): enqueuing(strictly),
         (name, (503, "service_unavailable")): in_maintenance,
@@ -375,10 +382,12 @@ THERE |= {
     ),
     ("queues.configure", (422, "unsupported")): with_body({"max_size_bytes": 1}),
     ("queues.destroy", (409, "conflict")): with_body({"strategy": "reject"}),
+    ("pools.configure", (422, "unsupported")): with_body({"queues": ["a"], "isolated": True}),
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),
     ("checkpoint.save", (413, "envelope_too_large")): about("active", state="x" * 2**20),
+    ("workers.fetch", (404, "not_found")): with_body({"pool": "of nobody"}),
     ("workers.ack", (409, "conflict")): about("completed"),
     ("workers.ack", (409, "invalid_state")): about("completed"),
     ("workers.ack", (413, "RESULT_TOO_LARGE")): large_result,

@@ -52,6 +52,8 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.JobSchema,
     job_models.SchemaMode,
     job_models.SchemaRegistry,
+    job_models.Pool,
+    job_models.Tenant,
     job_models.OperatorAction,
     models.WebhookDelivery,
     models.WebhookSubscription,

@@ -29,6 +29,8 @@ OPERATES = frozenset(
         "delete_cronjob",
         "register_spec",
         "manage_schema",
+        "manage_tenant",
+        "manage_pool",
         "pause_queue",
         "maintenance",
         "add_mark",

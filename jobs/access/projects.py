@@ -4,6 +4,10 @@ A job's project is that of the key it was enqueued with, and never changes. Chec
 acting afterwards is therefore no race: a job of another project stays one. No project (the empty
 text), on either side, is the common case and costs nothing: a job without a project is seen only
 by keys without one, and such a key sees everything.
+
+A project is a tenant of OJS multi-tenancy. A key without a project may name one, in the header
+`X-OJS-Tenant` for the whole request, or in `meta.tenant_id` for a job; a key of a project may name
+only that one.
 """
 
 from __future__ import annotations
@@ -16,23 +20,53 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ..errors import JobNotFound
+from ..conf import ojs_settings
+from ..errors import InvalidRequest, JobNotFound
 from ..models import Job
 from ..spec.batches import shared_targets
+from ..spec.rate_policy import key_of_project
+from ..spec.tenants import MEMBER, tenant_of
 from ..spec.validation import NewJob
 from ..spec.worker_ids import qualified, spellings
 
 
-def assign_project(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
-    """Assign new jobs to `project` before they are stored.
+def assign_project(
+    new: Sequence[NewJob], project: str, *, lenient: bool = False
+) -> Sequence[NewJob]:
+    """Assign new jobs to `project`, or to the tenants they name, before they are stored.
 
-    They are unique within it: otherwise one project could find, or cancel, another's jobs.
+    They are unique within it, and so are the keys of their rate limits: otherwise one project could
+    find, cancel or stop another's jobs. Their `meta.tenant_id` says which it is (OJS multi-tenancy
+    §5).
+
+    Args:
+        project: that of the request; empty: each job may name its own.
+        lenient: these jobs were accepted earlier: do not refuse them.
+
+    Raises:
+        InvalidRequest: a job names another tenant than `project`, or something that is none.
+        TenantRequired: a job has none, and one is required.
     """
-    for job in shared_targets(new) if project else ():
-        job.project = project
+    mode = ojs_settings.MULTI_TENANCY
+    for job in shared_targets(new):
+        tenant = project
+        if mode != "off":
+            try:
+                tenant = tenant_of(job.meta, project, required=mode == "required")
+            except InvalidRequest:
+                if not lenient:
+                    raise
+        if not tenant:
+            continue
+        job.project = tenant
+        if mode != "off" and MEMBER not in job.meta:
+            job.meta = {**job.meta, MEMBER: tenant}
         if job.unique is not None:
-            key = sha256(f"{project}\x00{job.unique.key}".encode()).hexdigest()
+            key = sha256(f"{tenant}\x00{job.unique.key}".encode()).hexdigest()
             job.unique = replace(job.unique, key=key)
+        if job.rate_limit is not None:
+            key = key_of_project(job.rate_limit["key"], tenant)
+            job.rate_limit = {**job.rate_limit, "key": key}
     return new
 
 

@@ -163,7 +163,7 @@ def authorize(caller: Caller, command: Command | None) -> None:
     if caller.project and command.of_project is OfProject.NOTHING:
         raise PermissionDenied(
             "This API key belongs to a project, and this concerns all projects.",
-            hint="Use a key without a project.",
+            hint="Use a key without a project, and do not send X-OJS-Tenant.",
             project=caller.project,
         )
 

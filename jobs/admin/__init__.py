@@ -7,8 +7,10 @@ from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
 from .maintenance import MaintenanceAdmin
+from .pool import PoolAdmin
 from .queue import QueueAdmin
 from .schema import JobSchemaAdmin
+from .tenant import TenantAdmin
 from .workflow import WorkflowAdmin
 
 __all__ = [
@@ -20,7 +22,9 @@ __all__ = [
     "JobSchemaAdmin",
     "MaintenanceAdmin",
     "OperatorActionAdmin",
+    "PoolAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
+    "TenantAdmin",
     "WorkflowAdmin",
 ]

@@ -47,6 +47,8 @@ VERBS = {
     "delete_cron": _("deleted cron jobs"),
     "register_spec": _("registered or withdrew job specs"),
     "manage_schema": _("changed job schemas or their validation"),
+    "manage_tenant": _("changed the limits or shares of tenants"),
+    "manage_pool": _("changed worker pools"),
     "manage_keys": _("managed API keys"),
     "add_mark": _("added marks"),
     "maintenance": _("switched maintenance mode"),

@@ -21,10 +21,12 @@ from ..errors import (
     Conflict,
     DuplicateJob,
     InvalidArguments,
+    JobTooLarge,
     JobTypeNotAllowed,
     OJSError,
     QueueClosed,
     QueueFull,
+    TenantLimitExceeded,
 )
 from ..http.base import OJSViewSet
 from ..http.errors import error_document
@@ -40,7 +42,15 @@ from .selection import Selection
 from .verbs import enqueued, trace
 
 KEPT = timedelta(hours=24)
-ONE_BY_ONE = (DuplicateJob, InvalidArguments, QueueFull, QueueClosed, JobTypeNotAllowed)
+ONE_BY_ONE = (
+    DuplicateJob,
+    InvalidArguments,
+    QueueFull,
+    QueueClosed,
+    JobTypeNotAllowed,
+    TenantLimitExceeded,
+    JobTooLarge,
+)
 """Refusals that concern individual jobs of a batch."""
 
 
@@ -76,6 +86,9 @@ class BulkViewSet(OJSViewSet):
         for last in {each.details["queue"]: each for each in full}.values():
             # Recorded here, because the batch that was refused has been rolled back.
             engine.bounds.record_refusal(last)
+        beyond = [each for each in done.values() if isinstance(each, TenantLimitExceeded)]
+        for refused in {each.details["tenant_id"]: each for each in beyond}.values():
+            engine.tenants.record_refusal(refused)
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
             failed = len(documents)

@@ -56,7 +56,8 @@ class RateLimitViewSet(OJSViewSet):
         limits = {name: value for name, value in body.items() if name != "expires_at"}
         policy = rate_policy.queue_policy(limits, "rate_limit")
         if not key.startswith(QUEUE_KEY):
-            rate_policy.JobLimits.key.check(key, "key")
+            # After the project of the jobs, if they have one.
+            rate_policy.JobLimits.key.check(key.rpartition("@")[2], "key")
         with atomic():
             # The first job of the key finds the override there (§10.2).
             RateLimit.objects.get_or_create(pk=key, defaults={"policy": {}, "updated_at": now})

@@ -4,7 +4,18 @@ from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
-from . import bounds, bulk, erasure, history, limits, queue_policy, queues, schemas
+from . import (
+    bounds,
+    bulk,
+    erasure,
+    history,
+    limits,
+    pools,
+    queue_policy,
+    queues,
+    schemas,
+    tenants,
+)
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimOptions, claim, claim_chosen, exchange
@@ -110,6 +121,7 @@ __all__ = [
     "matching_types",
     "not_dead",
     "pause",
+    "pools",
     "prioritize",
     "progress_of",
     "progress_state",
@@ -137,6 +149,7 @@ __all__ = [
     "save_checkpoint",
     "schemas",
     "set_cron_enabled",
+    "tenants",
     "time_out",
     "too_large",
     "upsert_cron",

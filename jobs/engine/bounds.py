@@ -20,6 +20,7 @@ from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..spec.retry import RetryPolicy
+from ..spec.tenants import DEFAULT
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.database import atomic, connection
@@ -27,7 +28,10 @@ from .ends import discard_waiting
 
 
 class Guarded(Exception):
-    """One of the batch's queues is guarded: `admit` must run first. Nothing was stored."""
+    """One of the batch's queues is guarded, or one of its tenants limited: `admit` must run first.
+
+    Nothing was stored.
+    """
 
 
 def guarded(queues: Collection[str]) -> bool:
@@ -107,7 +111,7 @@ def fill_in(new: Sequence[NewJob]) -> None:
     for queue in Queue.objects.guarded().filter(pk__in={job.queue for job in new}):
         for job in new:
             if job.queue == queue.pk:
-                _fill_in(job, queue.config)
+                _fill_in(job, queue)
 
 
 def depth(queue: str) -> int:
@@ -135,12 +139,15 @@ def _admit(queue: Queue, new: Sequence[NewJob]) -> list[UUID]:
                 job_type=job.type,
                 allowed_job_types=queue.config["allowed_job_types"],
             )
-        _fill_in(job, queue.config)
+        _fill_in(job, queue)
     return [] if queue.max_depth is None else _make_room(queue, queue.max_depth, new)
 
 
-def _fill_in(job: NewJob, config: dict[str, Any]) -> None:
+def _fill_in(job: NewJob, queue: Queue) -> None:
     """Fill in what the job does not set itself (OJS queue configuration §7.3)."""
+    config: dict[str, Any] = queue.config
+    if queue.has_tenants:
+        job.fallback_tenant = DEFAULT
     if job.timeout is None and "default_timeout" in config:
         job.timeout = timedelta(seconds=config["default_timeout"])
     if job.visibility_timeout is None and "visibility_timeout" in config:

@@ -299,7 +299,7 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
             paused_by="",
             pause_reason="",
             is_draining=False,
-            is_guarded=queue_config.says_something_about_new_jobs(row.config),
+            is_guarded=row.has_tenants or queue_config.says_something_about_new_jobs(row.config),
         )
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify([queue])

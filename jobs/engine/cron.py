@@ -17,6 +17,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from ..access.projects import assign_project
+from ..conf import ojs_settings
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
@@ -24,6 +25,7 @@ from ..record import tracing
 from ..record.events import cron_event, record
 from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule
+from ..spec.tenants import tenant_of
 from ..spec.timestamps import format_timestamp
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..store import clock
@@ -57,9 +59,11 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
     Raises:
         InvalidSchedule: the expression or the time zone is not valid.
         PermissionDenied: another project has a cron job of this name.
+        InvalidRequest: its jobs name another tenant than its project.
     """
     new_schedule(new.expression, new.timezone)
     now = clock.now()
+    _check_tenant(new, now)
     new, asked = replace(new, enabled=new.enabled is not False), new.enabled
     wanted: dict[str, Any] = {
         "expression": new.expression,
@@ -88,6 +92,13 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
             CronJob.objects.filter(pk=new.name).update(**wanted)
             row.refresh_from_db()
     return row, created
+
+
+def _check_tenant(new: NewCronJob, now: datetime) -> None:
+    mode = ojs_settings.MULTI_TENANCY
+    if mode != "off":
+        job = new_job(new.template, now, type_pattern=CLASS_PATTERN)
+        tenant_of(job.meta, new.project, required=mode == "required")
 
 
 @dataclass(frozen=True)
@@ -344,7 +355,7 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta
     job.pending = job.pending or held
-    assign_project([job], row.project)
+    assign_project([job], row.project, lenient=True)
     return job
 
 

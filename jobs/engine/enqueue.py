@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from ..errors import QueueFull
+from ..errors import QueueFull, TenantLimitExceeded
 from ..models import Dependency
 from ..record import tracing
 from ..spec.batches import representatives
 from ..spec.validation import NewJob
-from . import bounds, dependencies, insertion
+from . import bounds, dependencies, insertion, tenants
 from .flow import ending
 
 
@@ -25,6 +25,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
         DuplicateJob: a job with one of the ids exists, the batch repeats an id, or a unique
             policy is `reject`.
         QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
+        TenantLimitExceeded, JobTooLarge: a tenant is at one of its limits.
         InMaintenance: enqueues are refused now.
         InvalidArguments: a job does not match the schema of its type, whose mode is `strict`.
     """
@@ -52,6 +53,9 @@ def enqueueing() -> Iterator[list[UUID]]:
         if not bounds.is_patient():
             # The rollback undid its record as well; the refusal must be recorded.
             bounds.record_refusal(refusal)
+        raise
+    except TenantLimitExceeded as refusal:
+        tenants.record_refusal(refusal)
         raise
 
 

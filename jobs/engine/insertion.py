@@ -18,7 +18,7 @@ from ..store import clock
 from ..store.contract import ANY_REGISTRY, stamp
 from ..store.database import alias, atomic, on_commit
 from ..store.stores import store
-from . import bounds, limits, lineage, maintenance, queue_policy, schemas
+from . import bounds, limits, lineage, maintenance, queue_policy, schemas, tenants
 from .unique import Conflicts
 
 BATCH = 1000
@@ -31,6 +31,7 @@ def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
         DuplicateJob: a job with one of the ids exists, the batch repeats an id, or a unique
             policy is `reject`.
         QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
+        TenantLimitExceeded, JobTooLarge: a tenant is at one of its limits.
         InMaintenance: enqueues are refused now.
         InvalidArguments: a job does not match the schema of its type.
     """
@@ -59,7 +60,8 @@ def insert_freely(new: Sequence[NewJob]) -> None:
     """Store jobs in queues that are not guarded.
 
     Raises:
-        Guarded: a queue is guarded, and nothing was stored: use `insert_guarded`.
+        Guarded: a queue is guarded or a tenant limited, and nothing was stored: use
+            `insert_guarded`.
     """
     if not new:
         return
@@ -78,6 +80,7 @@ def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
     unknown, is_made = _make_unknown_queues(new)
     each = list(new)
     ended = bounds.admit(each)
+    tenants.admit(each)
     _store(each, admitted=True)
     _inserted(new, unknown, is_made)
     return ended
@@ -122,17 +125,25 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
 
     Raises:
         InMaintenance: enqueues are refused now.
-        Guarded: a queue must admit the jobs first; nothing was stored.
+        Guarded: a queue or a tenant must admit the jobs first; nothing was stored.
         InvalidArguments: a job does not match the schema of its type.
         InvalidRequest: there is no such parent.
     """
     lenient = bounds.are_accepted()
     lineage.settle(new, lenient=lenient)
+    tenants.give_fallback(new)
     found, registry = schemas.checked(new, lenient=lenient)
-    while not _store_checked(found, registry, admitted):
-        # A schema has been registered or changed since this process read them.
+    while True:
+        if not admitted and tenants.are_limited(new):
+            # For admitted jobs maintenance is not checked again.
+            maintenance.refuse_jobs()
+            raise bounds.Guarded
+        if _store_checked(found, registry, admitted):
+            break
+        # A schema or a tenant has been changed since this process read them.
         found, registry = schemas.checked(new, reread=True, lenient=lenient)
     limits.know([job for job in representatives(new) if job.rate_limit])
+    tenants.know(new)
 
 
 def _store_checked(new: Sequence[NewJob], registry: str, admitted: bool) -> bool:

@@ -1,9 +1,12 @@
-"""Claims under the limits of queues and rate keys (OJS rate limiting; worker protocol §8.3).
+"""Claims under the limits of queues, rate keys and tenants (OJS rate limiting, multi-tenancy;
+worker protocol §8.3).
 
 Used only if one of the queues has limits or has seen jobs with limits. The steps: find the open
 keys with waiting jobs, lock their partitions in key order, count the running jobs, choose jobs by
 priority and age, and claim exactly those. All in one transaction, so that no two fetches can take
 the same free place; running jobs are counted each time, so that no counter can drift.
+
+In a queue that tenants share, each takes its turn (`turns`), within its own limit.
 """
 
 from __future__ import annotations
@@ -11,27 +14,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Count, Q
 from django.db.models.functions import Now
 
 from ..access.projects import scope_to
 from ..errors import InvalidRequest
 from ..models import Event as EventRow
-from ..models import Job, Queue, RateLimit
+from ..models import Job, Queue, RateLimit, Tenant
 from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, job_event, partition_event, record
 from ..spec import rate_policy
 from ..spec.lifecycle import Event, State
 from ..spec.rate_policy import Memory, Room
+from ..spec.tenants import MOST_PRIORITY
 from ..store import clock
 from ..store.claimed import ClaimedJob
 from ..store.contract import ClaimRequest
 from ..store.database import run
 from ..store.portable import open_queues, skips_locked
 from ..store.stores import store
+from . import turns
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY, make_known, running_jobs
@@ -90,9 +96,14 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
         queues = open_queues(request.queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
         capped = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
+        capped |= Q(has_tenants=True)
         limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
         keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
         partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
+        shared = {
+            name: _tenants(queue, request) for name, queue in limited.items() if queue.has_tenants
+        }
+        rooms = _tenant_rooms({name for tenants in shared.values() for name in tenants})
         # Read after the locks were acquired.
         now, request = store().admit(request)
         if request.count < 1:
@@ -105,7 +116,24 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
             if room < 1:
                 continue
             keys = [key for key in keyed.get(queue, ()) if partitions[key].left > 0]
-            if keys:
+            if queue in shared:
+                heads = _choose_by_turn(
+                    limited[queue],
+                    shared[queue],
+                    rooms,
+                    keys,
+                    partitions,
+                    room,
+                    suiting,
+                    request.project,
+                )
+                chosen = {job_id: key for job_id, (key, _) in heads.items()}
+                given = store().claim_chosen(list(chosen), request, now)
+                for job in given:
+                    tenant = heads[job.id][1]
+                    if tenant in rooms:
+                        rooms[tenant] -= 1
+            elif keys:
                 chosen = _choose(queue, keys, partitions, room, suiting)
                 given = store().claim_chosen(list(chosen), request, now)
             else:
@@ -267,6 +295,100 @@ def _choose(
         heads += waiting.filter(rate_key=key).values_list(*columns)[:most]
     heads.sort(key=lambda head: (-head[0], head[1], head[2]))
     return {head[2]: head[3] for head in heads[:room]}
+
+
+def _tenants(queue: Queue, request: ClaimRequest) -> dict[str, int]:
+    """Return the tenants with available jobs in the queue, and their highest priority."""
+    if request.project:
+        return {request.project: MOST_PRIORITY}
+    return turns.waiting(queue)
+
+
+def _tenant_rooms(tenants: set[str]) -> dict[str, int]:
+    """Lock the tenants that have a limit; return how many of their jobs may start now."""
+    rows = Tenant.objects.filter(pk__in=tenants, max_concurrency__isnull=False)
+    limits = dict(rows.values_list("pk", "max_concurrency"))
+    if not limits:
+        return {}
+    # Not their rows, which enqueues lock before those of queues.
+    store().lock_keys({_lock_of(name) for name in limits})
+    # `reserved_for` lets PostgreSQL use the partial index on held jobs.
+    active = Job.objects.active().filter(project__in=list(limits), reserved_for__isnull=False)
+    counted = active.order_by().values_list("project").annotate(jobs=Count("pk"))
+    running = dict(counted)
+    return {name: most - running.get(name, 0) for name, most in limits.items()}
+
+
+def _lock_of(tenant: str) -> int:
+    return int.from_bytes(sha256(f"tenant/{tenant}".encode()).digest()[:8], signed=True)
+
+
+def _choose_by_turn(
+    queue: Queue,
+    tenants: dict[str, int],
+    rooms: dict[str, int],
+    keys: Sequence[str],
+    partitions: dict[str, Partition],
+    room: int,
+    suiting: JobQuerySet,
+    project: str,
+) -> dict[UUID, tuple[str, str]]:
+    """Choose jobs of the queue, tenant by tenant within the highest priority that waits.
+
+    Returns:
+        Their ids, each with its rate key and its tenant.
+    """
+    waiting = suiting.unexpired().filter(queue=queue.pk, state=State.AVAILABLE)
+    waiting = waiting.order_by("-priority", "enqueued_at", "id").select_for_update(
+        skip_locked=skips_locked()
+    )
+    left = {key: min(room, partitions[key].left) for key in keys}
+    heads: dict[str, list[Any]] = {}
+    tops = {name: top for name, top in tenants.items() if rooms.get(name, 1) > 0}
+    # Jobs from before the queue was shared have no tenant, and no index: those that are first in
+    # the whole queue take part. A fetch for one project has no other jobs.
+    if not project:
+        first = _heads(waiting, [key for key in keys if "@" not in key], left, room)
+        heads[""] = [head for head in first if not head[4]]
+    if heads.get(""):
+        tops = {"": heads[""][0][0]} | tops
+    turn = turns.Turns(queue, list(tops))
+    chosen: dict[UUID, tuple[str, str]] = {}
+    while tops and len(chosen) < room:
+        level = max(tops.values())
+        tenant = turn.next({name for name, top in tops.items() if top == level})
+        if tenant not in heads:
+            most = min(room - len(chosen), rooms.get(tenant, room))
+            own = [key for key in keys if "@" not in key or key.startswith(f"{tenant}@")]
+            heads[tenant] = _heads(scope_to(waiting, tenant), own, left, most)
+        rest = heads[tenant]
+        while rest and left.get(rest[0][3], 1) < 1:
+            rest.pop(0)
+        if rest and rest[0][0] == level:
+            _, _, job_id, key, _ = rest.pop(0)
+            chosen[job_id] = (key, tenant)
+            turn.take()
+            if key:
+                left[key] -= 1
+            while rest and left.get(rest[0][3], 1) < 1:
+                rest.pop(0)
+        if rest:
+            tops[tenant] = rest[0][0]
+        else:
+            del tops[tenant]
+    if chosen:
+        turn.save(queue)
+    return chosen
+
+
+def _heads(waiting: JobQuerySet, keys: Sequence[str], left: dict[str, int], most: int) -> list[Any]:
+    """Return the first jobs of `waiting`, of each key only as many as may start."""
+    heads: list[Any] = []
+    for key in ("", *keys):
+        columns = ("priority", "enqueued_at", "id", "rate_key", "project")
+        rows = waiting.filter(rate_key=key).values_list(*columns)
+        heads += rows[: min(most, left.get(key, most))]
+    return sorted(heads, key=lambda head: (-head[0], head[1], head[2]))
 
 
 def _settle(

@@ -55,7 +55,8 @@ def columns(config: dict[str, Any]) -> dict[str, Any]:
         "config": kept,
         "concurrency": config.get("concurrency"),
         "max_depth": config.get("max_depth"),
-        "has_limits": "rate_limit" in config,
+        "has_limits": "rate_limit" in config or queue_config.by_tenant(config),
+        "has_tenants": queue_config.by_tenant(config),
         "is_guarded": queue_config.says_something_about_new_jobs(config),
     }
 

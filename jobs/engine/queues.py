@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from ..errors import Conflict, NotFound
-from ..models import Job, Queue, RateLimit
+from ..models import Job, Queue, RateLimit, Tenant
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.fields import refuse
@@ -47,12 +47,18 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
         if target != known.get("dead_letter_queue"):
             config[queue_config.DEAD_LETTER_SINCE] = format_timestamp(clock.now())
         concurrency = config.pop("concurrency", None)
+        is_shared = queue_config.by_tenant(config) or (
+            queue.has_tenants and Tenant.objects.filter(max_concurrency__isnull=False).exists()
+        )
         Queue.objects.filter(pk=name).update(
             config=config,
             concurrency=concurrency,
             max_depth=config.get("max_depth"),
-            has_limits=queue.has_limits or "rate_limit" in config,
-            is_guarded=queue.is_draining or queue_config.says_something_about_new_jobs(config),
+            has_limits=queue.has_limits or "rate_limit" in config or is_shared,
+            has_tenants=is_shared,
+            is_guarded=queue.is_draining
+            or is_shared
+            or queue_config.says_something_about_new_jobs(config),
             is_pressed=queue.is_pressed and "max_depth" in config,
             updated_at=clock.now(),
         )
@@ -83,7 +89,8 @@ def drain(name: str, *, draining: bool = True) -> Queue:
     """Accept no new jobs and work off the existing ones; or accept jobs again (§5.1)."""
     with atomic():
         queue = locked(name)
-        guarded = draining or queue_config.says_something_about_new_jobs(queue.config)
+        about_jobs = queue_config.says_something_about_new_jobs(queue.config)
+        guarded = draining or queue.has_tenants or about_jobs
         Queue.objects.filter(pk=name).update(is_draining=draining, is_guarded=guarded)
         record([queue_event("queue.draining" if draining else "queue.resumed", name)])
     return Queue.objects.get(pk=name)

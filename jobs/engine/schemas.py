@@ -27,7 +27,7 @@ from ..errors import (
     SchemaExists,
     SchemaInUse,
 )
-from ..models import JobSchema, SchemaMode, SchemaRegistry, ValidationMode
+from ..models import JobSchema, SchemaMode, SchemaRegistry, Tenant, ValidationMode
 from ..spec.batches import UniformBatch
 from ..spec.fields import refuse
 from ..spec.json_schema import ArgumentsSchema, Mistake, check_schema, compiled
@@ -132,8 +132,12 @@ def _not_found(name: str) -> NotFound:
 
 
 @contextlib.contextmanager
-def _changing() -> Iterator[None]:
-    """A transaction that changes the registry. They take turns: a check holds until the commit."""
+def changing() -> Iterator[None]:
+    """A transaction that changes the registry, or the limits of tenants.
+
+    They take turns: a check holds until the commit. Afterwards every process reads them again
+    before it stores a job.
+    """
     with atomic():
         SchemaRegistry.objects.get_or_create(pk=1, defaults={"token": uuid4().hex})
         SchemaRegistry.objects.select_for_update().get(pk=1)
@@ -209,7 +213,7 @@ def register(
     check_schema(schema, as_before=as_before)
     name = f"{type}@{version}"
     now = clock.now()
-    with _changing():
+    with changing():
         known = JobSchema.objects.filter(type=type)
         row = known.filter(version_number=number, patch=patch).first()
         if row is not None and not replaces:
@@ -257,7 +261,7 @@ def delete(type: str, version: str | int) -> JobSchema:
         NotFound: this version has no schema.
         SchemaInUse: live workers declare a range of versions that includes it.
     """
-    with _changing():
+    with changing():
         row = find(type, version)
         number = row.version_number
         others = JobSchema.objects.filter(type=type, version_number=number).exclude(pk=row.pk)
@@ -293,7 +297,7 @@ def set_mode(mode: str | None, *, type: str = "", queue: str = "") -> None:
         known = ", ".join(ValidationMode.values)
         raise refuse("mode", f"The 'mode' field must be one of {known}, not {mode!r:.64}.")
     target = SchemaMode.objects.filter(type=type, queue=queue)
-    with _changing():
+    with changing():
         if mode is None:
             target.delete()
         else:
@@ -347,6 +351,8 @@ class Registry:
     uris: dict[str, Known] = field(default_factory=dict)
     modes: dict[tuple[str, str], str] = field(default_factory=dict)
     compiled: dict[int, ArgumentsSchema | None] = field(default_factory=dict)
+    tenants: dict[str, bool] = field(default_factory=dict)
+    """Tenants with limits or a priority of their own; whether their active jobs are limited."""
 
     def schema_of(self, job: NewJob) -> Known | None:
         """Return the schema of a job's arguments: the one it names, that of its version, or the
@@ -415,6 +421,8 @@ def _reread() -> Registry:
         if uri:
             found.uris[uri] = known
     found.modes = modes() if found.versions else {}
+    limited = Tenant.objects.limited().values_list("pk", "max_concurrency")
+    found.tenants = {name: most is not None for name, most in limited}
     _read[alias()] = found
     return found
 
@@ -422,6 +430,14 @@ def _reread() -> Registry:
 def are_registered() -> bool:
     """Whether there were schemas when this process last stored a job."""
     return bool(_read[alias()].versions)
+
+
+def limited_tenants() -> dict[str, bool]:
+    """Return tenants whose new jobs must be admitted; whether their active jobs are limited.
+
+    As this process knew them when it last called `checked`; the token it got then covers them.
+    """
+    return _read[alias()].tenants
 
 
 def checked(

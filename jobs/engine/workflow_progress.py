@@ -359,7 +359,7 @@ def _call(workflow: Workflow, jobs: list[NewJob]) -> list[UUID]:
     for job in jobs:
         traces.follow(job.meta, workflow.type, workflow.size, untraced=tracing.recorder is not None)
         job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    made = assign_project(jobs, workflow.project)
+    made = assign_project(jobs, workflow.project, lenient=True)
     with tracing.internal("ojs.workflow.advance"), tracing.enqueueing(made):
         return insert_jobs(made)
 

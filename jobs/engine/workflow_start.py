@@ -59,7 +59,7 @@ class WorkflowBuilder:
         traces.follow(job.meta, parent.type, index, previous, untraced=tracing.recorder is not None)
         job.workflow_id, job.workflow_index = parent.pk, index
         job.followed, job.parent_results = True, parent_results
-        self.jobs += assign_project([job], parent.project)
+        self.jobs += assign_project([job], parent.project, lenient=True)
 
     def _workflow(
         self,

@@ -6,11 +6,13 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
+from ..conf import ojs_settings
 from ..errors import Conflict, DuplicateJob, WorkflowNotFound
 from ..models import Job, Workflow, WorkflowState
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import WAITING
+from ..spec.tenants import tenant_of
 from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
@@ -29,11 +31,16 @@ CANCELLED = "Its workflow was cancelled."
 def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
     """Store and start a workflow (OJS workflows §11.1); all its jobs will belong to `project`.
 
+    Args:
+        project: empty: the tenant that its jobs name, if any does (OJS multi-tenancy §15.2).
+
     Raises:
+        InvalidRequest: its jobs name several tenants, or another one than `project`.
         DuplicateJob: a workflow with this id exists.
         InvalidArguments: a job, even of a later step, does not match the schema of its type.
     """
     now = clock.now()
+    project = _tenant_of(plan, project)
     try:
         with enqueueing() as ended:
             builder = WorkflowBuilder(now)
@@ -46,6 +53,21 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
             raise
         raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.") from None
     return workflow
+
+
+def _tenant_of(plan: Plan, project: str) -> str:
+    """Return the only tenant that the jobs of a workflow may name."""
+    mode = ojs_settings.MULTI_TENANCY
+    if mode == "off":
+        return project
+    metas = [step.job.meta for step in steps_of(plan)]
+    metas += [call.get("meta") or {} for call in callbacks_of(plan)]
+    for meta in metas:
+        project = tenant_of(meta, project, required=False) or project
+    if mode == "required" and not project:
+        tenant_of({}, "", required=True)
+    # Of those before the first that named one, none named another.
+    return project
 
 
 def _check_later_jobs(plan: Plan) -> None:

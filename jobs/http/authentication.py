@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,9 +17,10 @@ from rest_framework.request import Request
 
 from ..access.address import address_of
 from ..conf import ojs_settings
-from ..errors import Conflict, KeyExpired, NotAuthenticated
+from ..errors import Conflict, InvalidRequest, KeyExpired, NotAuthenticated, PermissionDenied
 from ..models import ApiKey, Scope
 from ..protocols import OJS
+from ..spec import tenants
 from ..spec.timestamps import format_timestamp
 from ..store.database import alias, atomic, connection
 from .origins import check_page
@@ -41,7 +42,10 @@ class Caller:
     worker_id: str = ""
     label: str = ""
     project: str = ""
-    """The only project that it can access; empty means all projects."""
+    """The only project that it can access, that of its key or the tenant that it named; empty means
+    all projects."""
+    tenant: str = ""
+    """The tenant that its request named, if its key has no project."""
     key_id: int | None = None
     """Primary key of the API key; its current and its previous secret have it in common."""
     is_authenticated: bool = True
@@ -307,6 +311,31 @@ def _is_stale(moment: datetime | None, now: datetime) -> bool:
     return moment is None or now - moment >= USED_EVERY
 
 
+def for_tenant(caller: Caller, tenant: str) -> Caller:
+    """Return the caller confined to the tenant that its request names (OJS multi-tenancy §5.3).
+
+    Raises:
+        PermissionDenied: its key belongs to another project.
+        InvalidRequest: this is no tenant's id, or the server has no tenants.
+    """
+    if ojs_settings.MULTI_TENANCY == "off":
+        raise InvalidRequest("This server has no tenants.", field=tenants.HEADER)
+    if not caller.project:
+        named = tenants.check_id(tenant, tenants.HEADER)
+        return replace(caller, project=named, tenant=named)
+    if tenant != caller.project:
+        raise PermissionDenied(
+            "This API key belongs to another tenant than the one in X-OJS-Tenant.",
+            hint="Send the name of the key's project, or no X-OJS-Tenant.",
+        )
+    return caller
+
+
+def renewed(caller: Caller, before: Caller) -> Caller:
+    """Return the current rights of a key for a connection that began as `before`."""
+    return for_tenant(caller, before.tenant) if before.tenant else caller
+
+
 class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer <key>`, optional only with `ALLOW_ANONYMOUS`.
 
@@ -325,8 +354,15 @@ class ApiKeyAuthentication(BaseAuthentication):
         """
         Raises:
             NotAuthenticated: there is no valid key, and one is required.
-            PermissionDenied: none is required, but another site's page sent the request.
+            PermissionDenied: none is required, but another site's page sent the request; or the key
+                does not belong to the tenant in `X-OJS-Tenant`.
+            InvalidRequest: that is no tenant's id.
         """
+        caller = self._caller(method, meta)
+        tenant = meta.get(tenants.META_HEADER)
+        return caller if tenant is None else for_tenant(caller, tenant)
+
+    def _caller(self, method: str, meta: Meta) -> Caller:
         header: str = meta.get("HTTP_AUTHORIZATION", "")
         if header:
             scheme, _, key = header.partition(" ")

@@ -33,6 +33,8 @@ from ..errors import (
     QueueFull,
     ResultPruned,
     ResultTooLarge,
+    TenantLimitExceeded,
+    TenantRequired,
     TooManyConnections,
     UnfinishedBody,
     Unsupported,
@@ -55,12 +57,14 @@ STATUS: dict[type[OJSError], int] = {
     InvalidRetryPolicyRequest: 422,
     InvalidArguments: 422,
     BreakingChange: 422,
+    TenantRequired: 422,
     UpgradeRequired: 426,
     InvalidRequest: 400,
     BodyTooLarge: 413,
     BatchTooLarge: 413,
     UnsupportedCompression: 415,
     QueueFull: 429,
+    TenantLimitExceeded: 429,
     TooManyConnections: 429,
     QueueClosed: 422,
     JobTypeNotAllowed: 422,
@@ -101,7 +105,7 @@ def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> di
     }
     if problem.hint:
         error["hint"] = problem.hint
-    if isinstance(problem, QueueFull | BatchTooLarge):
+    if isinstance(problem, QueueFull | TenantLimitExceeded | BatchTooLarge):
         # The documents of these errors show the details beside the code.
         error = problem.details | error
     if type(problem) in ERROR_TYPES:
@@ -127,6 +131,8 @@ def refusal(
         response["Retry-After"] = str(problem.RETRY_AFTER)
         response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
         response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, TenantLimitExceeded):
+        response["Retry-After"] = str(problem.retry_after)
     elif isinstance(problem, TooManyConnections):
         # OJS HTTP §18.2: as for any limit that a client has reached.
         response["Retry-After"] = str(problem.RETRY_AFTER)

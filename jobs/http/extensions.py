@@ -22,6 +22,7 @@ EXTENSIONS = [
     "urn:ojs:ext:dead-letter",
     "urn:ojs:ext:durable-execution",
     "urn:ojs:ext:experimental:job-versioning",
+    "urn:ojs:ext:fair-scheduling",
     "urn:ojs:ext:payload-limits",
     "urn:ojs:ext:progress",
     "urn:ojs:ext:queue-config",
@@ -39,6 +40,8 @@ EXTENSIONS = [
 """The last ones are this server's own: lists in ACK and FAIL, acks and failures in FETCH,
 `wait_ms`, `jobs_lost` in BEAT, the metrics for autoscalers, sagas (OJS workflows §14, which has no
 name of its own), and documents from which the worker protocol differs in a requirement."""
+TENANTS = "urn:ojs:ext:multi-tenancy"
+"""Added unless `MULTI_TENANCY` is off."""
 HISTORY = "urn:ojs:ext:execution-history"
 """Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
@@ -61,6 +64,7 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
     """Return the names of the extensions that the server of this request has."""
     return [
         *EXTENSIONS,
+        *([TENANTS] if ojs_settings.MULTI_TENANCY != "off" else []),
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
         *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),

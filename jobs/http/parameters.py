@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..models import WorkflowState, WorkflowType
+from ..spec import tenants
 from ..spec.bulk_requests import Bulk
 from ..spec.fields import Document
 from ..spec.members import Member, Members, Schema
@@ -182,6 +183,8 @@ BLOCK_TIMEOUT = WholeNumber(
 BLOCK_TIMEOUT.name = "OJS-Block-Timeout"
 LAST_EVENT_ID = Word("The last event the client has: what came after it is sent first.")
 LAST_EVENT_ID.name = "Last-Event-ID"
+TENANT = Word("The tenant of the request: of its jobs, or the only one that it can see.")
+TENANT.name = tenants.HEADER
 IDEMPOTENCY_KEY = copy(Bulk.idempotency_key)
 IDEMPOTENCY_KEY.name = "Idempotency-Key"
 

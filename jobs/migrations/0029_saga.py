@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("ojs_jobs", "0027_job_parent"),
+        ("ojs_jobs", "0028_tenants"),
     ]
 
     operations = [

@@ -14,10 +14,12 @@ from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
+from .pool import Pool, PoolStrategy
 from .queue import Listener, Queue, QueuePolicy
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from .schema import JobSchema, SchemaMode, SchemaRegistry, ValidationMode
 from .spec import JobLog, JobSpec
+from .tenant import Tenant
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "Maintenance",
     "OperatorAction",
     "OverlapPolicy",
+    "Pool",
+    "PoolStrategy",
     "ProgressReport",
     "Queue",
     "QueueFlow",
@@ -54,6 +58,7 @@ __all__ = [
     "SchemaRegistry",
     "Scope",
     "Source",
+    "Tenant",
     "TypeRollup",
     "ValidationMode",
     "Workflow",

@@ -40,6 +40,11 @@ class Queue(models.Model):
     )
     has_limits = models.BooleanField(default=False, db_default=False)
     """It has a rate limit, or has had jobs with one."""
+    has_tenants = models.BooleanField(default=False, db_default=False)
+    """Tenants take turns in it: so its configuration says, or one of them has a limit of active
+    jobs."""
+    turn = models.JSONField(default=dict, db_default={}, blank=True)
+    """Whose turn it is; see `jobs.engine.turns`."""
     is_guarded = models.BooleanField(default=False, db_default=False)
     """Its configuration has rules for new jobs; derived from `config`."""
     max_depth = models.PositiveIntegerField(null=True, blank=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..access import Command, authorize
 from ..conf import ojs_settings
 from ..errors import NotAuthenticated, OJSError, PermissionDenied
-from ..http.authentication import Caller
+from ..http.authentication import Caller, renewed
 from .channels import Channel, Face, Filter
 from .messages import Message
 
@@ -254,6 +254,7 @@ class Connection:
             self.end(NotAuthenticated("This API key is not valid any more."))
             return
         try:
+            caller = renewed(caller, self.caller)
             authorize(caller, self.command)
             if caller.project != self.caller.project:
                 raise PermissionDenied("This API key belongs to another project now.")

@@ -23,7 +23,7 @@ from ..errors import (
     TooManySubscriptions,
 )
 from ..http import errors
-from ..http.authentication import ApiKeyAuthentication, Caller, current_caller, key_of
+from ..http.authentication import ApiKeyAuthentication, Caller, current_caller, key_of, renewed
 from ..http.hosts import check_host
 from ..http.loop import Loop, Socket
 from ..http.renderers import dumps
@@ -274,7 +274,8 @@ class Session:
         """
         visitor, caller = self._visitor, self._connection.caller
         if visitor.key:
-            caller = current_caller(visitor.key, protocol=OJS, address=visitor.address)
+            known = current_caller(visitor.key, protocol=OJS, address=visitor.address)
+            caller = renewed(known, caller)
         authorize(caller, visitor.command)
         start = replay.start(channel, after)
         job = replay.require(channel, caller.project)

@@ -64,6 +64,8 @@ SOURCES = {
     "rate_limit": "ojs://server/rate-limits",
     "workflow": "ojs://server/workflows",
     "cron": "ojs://server/cron",
+    "tenant": "ojs://server/tenants",
+    "scheduling": "ojs://server/pools",
     "webhook": "ojs://server/webhooks",
 }
 """The source of these kinds of event; all others come from a worker."""
@@ -153,6 +155,17 @@ def bulk_event(operation: str, **data: Any) -> Event:
 def webhook_event(kind: str, subject: str, **data: Any) -> Event:
     """Build an event about a subscription or a delivery (OJS webhooks §11.1)."""
     return Event(type=kind, subject=subject, time=clock.now(), data=data)
+
+
+def tenant_event(kind: str, name: str, **data: Any) -> Event:
+    """Build an event about a tenant (OJS multi-tenancy §11.1)."""
+    data = {"tenant_id": name} | data
+    return Event(type=kind, subject=name, time=clock.now(), data=data)
+
+
+def pool_event(kind: str, name: str, **data: Any) -> Event:
+    """Build an event about a worker pool (OJS fair scheduling §11.1)."""
+    return Event(type=kind, subject=name, time=clock.now(), data={"pool": name} | data)
 
 
 def cron_event(kind: str, name: str, **data: Any) -> Event:

@@ -85,6 +85,14 @@ TYPES = {
     "worker.heartbeat": "It was heard (`RECORD_HEARTBEATS`).",
     "worker.stopped": "It left (`reason`: `shutdown`; `uptime_ms`) or died (`error`).",
     "worker.alert": "A Rota worker sent a message for operators. `message`, `level`.",
+    # Tenants (OJS multi-tenancy §11.1)
+    "tenant.created": "A tenant was configured for the first time. `tenant_id`.",
+    "tenant.updated": "Its limits or its share were changed. `tenant_id`, `changed`, `reason`.",
+    "tenant.limit_exceeded": "An enqueue exceeded a limit, and was refused unless `soft`. "
+    "`tenant_id`, `limit`, `current`, `maximum`, `soft`.",
+    # Worker pools (OJS fair scheduling §11.1)
+    "scheduling.rebalanced": "The queues, weights or strategy of a pool were changed. `pool`, "
+    "`previous_strategy`, `new_strategy`.",
     # Webhooks (OJS webhooks §11.1)
     "webhook.subscription.created": "A subscription was made. `subscription_id`, `events`.",
     "webhook.subscription.deleted": "A subscription was deleted. As above.",

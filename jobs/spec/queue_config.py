@@ -19,6 +19,7 @@ from .durations import format_duration, parse_duration
 from .fields import Document, refuse
 from .members import (
     CENTURY,
+    Boolean,
     Choice,
     Duration,
     Integer,
@@ -39,6 +40,9 @@ WARNING_THRESHOLD = 0.8
 MOST = 2**31 - 1
 TYPE_WILDCARD = re.compile(r"[a-zA-Z*][a-zA-Z0-9_.*-]*")
 MOST_TYPES = 1000
+LEAST_WEIGHT, MOST_WEIGHT = 0.1, 1000
+"""Of a tenant's turns: one of the least weight has one in ten rounds."""
+MOST_TENANTS = 1000
 NOT_SUPPORTED = frozenset({"max_size_bytes", "producers"})
 DEAD_LETTER_SINCE = "dead_letter_since"
 """Member of a stored configuration: when its `dead_letter_queue` was set. Jobs that died before
@@ -224,6 +228,41 @@ class Types(Setting):
         return {self.key: None if "*" in patterns else patterns}
 
 
+class TenantFairnessMembers(Members, closed=True):
+    enabled = Boolean().default(True)
+    strategy = Choice(words("fair-share"), "Tenants with waiting jobs take turns.")
+    weights = Object("Tenant → its weight, in place of that of the tenant itself.")
+    default_weight = Number("Of tenants that have none.", least=LEAST_WEIGHT, most=MOST_WEIGHT)
+
+
+class TenantFairness(Setting):
+    """`tenant_fairness` of OJS fair scheduling §9.2; tenants may be written as `tenant:ID`."""
+
+    rule = Object(of=TenantFairnessMembers)
+    weight = Number(least=LEAST_WEIGHT, most=MOST_WEIGHT)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        policy = self.rule.check(value, place)
+        for key in policy:
+            if key not in TenantFairnessMembers.names:
+                raise refuse(f"{place}.{key}", f"There is no member '{key}' in '{place}'.")
+        config: dict[str, Any] = {
+            "strategy": TenantFairnessMembers.strategy.under(policy, place) or "fair-share"
+        }
+        weights = TenantFairnessMembers.weights.under(policy, place) or {}
+        if len(weights) > MOST_TENANTS:
+            raise refuse(f"{place}.weights", f"At most {MOST_TENANTS} weights may be given.")
+        config["weights"] = {
+            name.removeprefix("tenant:"): self.weight.check(weight, f"{place}.weights.{name}")
+            for name, weight in weights.items()
+        }
+        default = TenantFairnessMembers.default_weight.under(policy, place)
+        config["default_weight"] = 1.0 if default is None else default
+        if not TenantFairnessMembers.enabled.under(policy, place):
+            return {self.key: None}
+        return {self.key: config}
+
+
 class QueueConfig(Members, component="QueueConfig", closed=True, about="`null` removes a member."):
     max_size = Depth("0: unbounded.")
     max_depth = Depth("0: unbounded.")
@@ -242,6 +281,7 @@ class QueueConfig(Members, component="QueueConfig", closed=True, about="`null` r
     default_timeout = WholeSeconds("Seconds.")
     default_retry = Retry()
     allowed_job_types = Types()
+    tenant_fairness = TenantFairness("Tenants take turns (OJS fair scheduling §9).")
 
 
 def parse(document: Document) -> dict[str, Any]:
@@ -287,7 +327,13 @@ ABOUT_NEW_JOBS = (
     "default_timeout",
     "default_retry",
     "visibility_timeout",
+    "tenant_fairness",
 )
+
+
+def by_tenant(config: dict[str, Any]) -> bool:
+    """Whether tenants take turns in the queue (OJS fair scheduling §9)."""
+    return "tenant_fairness" in config
 
 
 def allows(config: dict[str, Any], job_type: str) -> bool:

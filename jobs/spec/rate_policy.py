@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from .durations import format_duration, parse_duration
@@ -32,6 +33,8 @@ from .members import (
 )
 
 KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
+LONGEST_KEY = 255
+"""Of a stored key."""
 ON_LIMIT = words("wait", "reschedule", "drop")
 WINDOWS = words("sliding", "fixed")
 SLICES = 60
@@ -104,6 +107,14 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     if key is None:
         raise missing(f"{path}.key")
     return {"key": key} | _limits(document, path)
+
+
+def key_of_project(key: str, project: str) -> str:
+    """Return the key by which a project's jobs are limited: no other project has it."""
+    whole = f"{project}@{key}"
+    if len(whole) <= LONGEST_KEY:
+        return whole
+    return f"{project}@{sha256(key.encode()).hexdigest()}"
 
 
 def queue_policy(value: Any, path: str) -> dict[str, Any]:

@@ -291,7 +291,10 @@ class NewJob:
     """Version of its arguments, as a number (`versions`); the attributes have it as sent."""
     attributes: dict[str, Any] = field(default_factory=dict)
     project: str = ""
-    """The project it will belong to: set from the key, never by the client."""
+    """The project it will belong to: that of the key, or its tenant."""
+    fallback_tenant: str = ""
+    """Its tenant if it has none: its queue is shared out by tenant, or the default tenant has
+    limits."""
     client_id: bool = False
     """The id is the client's, so a job with it may exist already."""
     result_ttl: timedelta | None = None

@@ -16,9 +16,11 @@ from jobs.models import (
     Job,
     JobError,
     JobSchema,
+    Pool,
     ProgressReport,
     Queue,
     RateLimit,
+    Tenant,
     Workflow,
 )
 from jobs.record.events import job_event
@@ -43,6 +45,8 @@ KEPT = (
     Workflow,
     RateLimit,
     JobSchema,
+    Tenant,
+    Pool,
     WebhookSubscription,
     WebhookDelivery,
 )
@@ -180,6 +184,8 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         schema={"a": 1},
         uri=f"urn:a.type{mark}",
     )
+    Tenant.objects.get_or_create(pk=project)
+    Pool.objects.get_or_create(pk=queue, defaults={"queues": [queue]})
     hook = WebhookSubscription.objects.create(
         # Refused before anything is sent.
         url="https://127.0.0.1/",

@@ -73,6 +73,10 @@ def keep() -> None:
     Worker.objects.filter(pk="web-5").update(
         protocol="rota", specs={"email.send": "v2", "image.resize": "v6"}
     )
+    engine.tenants.configure("acme", {"max_queue_depth": 50_000, "fairness_weight": 5})
+    engine.pools.configure(
+        "night", {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
+    )
     marks.add(OPS, "deployment", "shop/4.2")
     for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
         make_key(name, scopes=scopes)

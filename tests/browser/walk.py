@@ -24,6 +24,8 @@ MADE_BY_HAND = (
     "apikey",
     "jobschema",
     "jobspec",
+    "tenant",
+    "pool",
     "job",
     "cronjob",
     "mark",

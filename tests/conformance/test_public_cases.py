@@ -28,6 +28,8 @@ EXTENSIONS = {
     "urn:ojs:ext:dead-letter": "ext-dead-letter",
     "urn:ojs:ext:durable-execution": "ext-durable-execution",
     "urn:ojs:ext:experimental:job-versioning": "ext-job-versioning",
+    "urn:ojs:ext:fair-scheduling": "ext-fair-scheduling",
+    "urn:ojs:ext:multi-tenancy": "ext-multi-tenancy",
     "urn:ojs:ext:progress": "ext-progress",
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
     "urn:ojs:ext:rate-limiting": "ext-rate-limiting",

@@ -138,6 +138,32 @@ def test_what_a_fetch_asks_of_its_worker_changes_nothing_of_that(big_table, limi
     in_order(found)
 
 
+def test_a_shared_queue_is_read_tenant_by_tenant(big_table):
+    """However many jobs one of them has, each costs two probes, and its jobs come in order."""
+    engine.queues.configure("queue-1", {"tenant_fairness": {"strategy": "fair-share"}})
+    Job.objects.filter(state=State.AVAILABLE).update(project="noisy")
+    JobFactory(queue="queue-1", project="quiet")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE ojs_jobs_job")
+    seen: list[tuple[str, Any]] = []
+
+    def watch(execute, sql, parameters, many, context):
+        seen.append((sql, parameters))
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(watch):
+        taken = engine.claim(["queue-1"], count=2)
+
+    assert len(taken) == 2
+    (tenants,) = [each for each in seen if "WITH RECURSIVE tenant" in each[0]]
+    heads = [each for each in seen if "FOR UPDATE" in each[0] and '"project" =' in each[0]]
+    assert len(heads) == 2
+    for statement in (tenants, *heads):
+        found = plan(*statement)
+        assert indexes(found) == {"ojs_job_project"}
+        assert "Sort" not in found
+
+
 def in_order(found: str) -> None:
     """The index yields rows in order: sorting them would mean reading a whole queue."""
     available = found[found.index("CTE available") : found.index("CTE next")]

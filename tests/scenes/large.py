@@ -20,7 +20,17 @@ from django.utils import timezone
 from jobs import engine
 from jobs.access.audit import Actor, record_action
 from jobs.http.authentication import make_key
-from jobs.models import Job, JobError, JobSchema, Queue, RefusedFinish, Source, Workflow
+from jobs.models import (
+    Job,
+    JobError,
+    JobSchema,
+    Pool,
+    Queue,
+    RefusedFinish,
+    Source,
+    Tenant,
+    Workflow,
+)
 from jobs.record import rollup
 from jobs.spec.identifiers import first_id
 from jobs.spec.lifecycle import State
@@ -415,6 +425,9 @@ class _Scene:
         first = {"type": "object", "required": ["to"], "properties": members}
         schema = {"type": "array", "prefixItems": [first]}
         JobSchema.objects.create(type="email.send", version="2.0", version_number=2, schema=schema)
+        limits = {"max_queue_depth": 50_000, "max_enqueue_rate": {"limit": 900, "period": "PT1M"}}
+        Tenant.objects.create(name="acme", fairness_weight=5, **limits)
+        Pool.objects.create(name="night", queues=["reports", "mail"], weights={"mail": 3})
 
     def _clients(self) -> None:
         engine.register_specs({kind: f"v{place % 5 + 1}" for place, kind in enumerate(TYPES)})

@@ -7,6 +7,7 @@ from django.urls import path
 
 from .bulk import AdminWorkerBulkViewSet as Bulk
 from .marks import MarkViewSet as Marks
+from .pools import PoolViewSet as Pools
 from .views import AdminWorkerViewSet as Workers
 from .views import StatisticsViewSet as Statistics
 from .webhooks import WebhookViewSet as Webhooks
@@ -23,6 +24,12 @@ DELIVERY = f"{DELIVERIES}/<str:delivery_id>"
 urlpatterns = [
     path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
     path(f"{BASE}/marks", Marks.as_view({"get": "list", "post": "create"}), name="admin-marks"),
+    path(f"{BASE}/pools", Pools.as_view({"get": "list"}), name="admin-pools"),
+    path(
+        f"{BASE}/pools/<str:name>",
+        Pools.as_view({"get": "retrieve", "put": "configure", "delete": "destroy"}),
+        name="admin-pool",
+    ),
     path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
     # Before a worker with the id "bulk", which can be given orders through its `directive`.
     path(f"{MANY}/quiet", Bulk.as_view({"post": "quiet"}), name="admin-workers-quiet"),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jobs.conf import ojs_settings
 from jobs.models import JobCounter, Queue
-from jobs.record import counters, dashboard
+from jobs.record import counters, dashboard, tenants
 from jobs.spec.lifecycle import State
 from jobs.store import clock
 
@@ -26,6 +26,7 @@ MOST_QUEUES = 1_000
 """Most queues with gauges: labels must be bounded (§8.4)."""
 MOST_SERIES = 1_000
 """Most pairs of subscription and type of event."""
+WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
 STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
 """States of unfinished jobs. Counters cover the finished ones."""
 PLAIN = "text/plain"
@@ -44,6 +45,7 @@ class Family(NamedTuple):
 
 
 _OF_TYPES = ("queue", "type")
+_OF_TENANTS = ("tenant_id", "queue")
 FAMILIES = {
     "ojs_job_enqueued": Family(
         "counter",
@@ -101,6 +103,24 @@ FAMILIES = {
         "{worker}",
     ),
     "ojs_workers_active": Family("gauge", "Running workers.", unit="{worker}"),
+    "ojs_tenant_jobs_active": Family(
+        "gauge",
+        "Active jobs of a tenant.",
+        _OF_TENANTS,
+        "Beyond 1,000 tenants, `_other` stands for the rest.",
+    ),
+    "ojs_tenant_queue_depth": Family(
+        "gauge",
+        "Jobs of a tenant that wait.",
+        _OF_TENANTS,
+        "`available`, `scheduled` and `retryable` ones.",
+    ),
+    "ojs_tenant_fairness_share": Family(
+        "gauge",
+        "Share of a tenant in the jobs of tenants that completed in the last minutes.",
+        ("tenant_id",),
+        unit="1",
+    ),
     "ojs_webhook_delivery": Family(
         "counter",
         "Total attempts to deliver an event.",
@@ -167,7 +187,8 @@ def families() -> Iterator[Any]:
 def dotted(name: str) -> str:
     """Return the name of a family as OpenTelemetry writes it: without its unit (OJS distributed
     tracing §10.1)."""
-    return name.removesuffix("_seconds").replace("_", ".", 2)
+    words = 3 if name.startswith("ojs_tenant_") else 2
+    return name.removesuffix("_seconds").replace("_", ".", words)
 
 
 class Collector:
@@ -181,6 +202,7 @@ class Collector:
             yield from _counters()
             yield from _webhooks()
         yield from _gauges()
+        yield from _tenants()
 
 
 class _Current(Collector):
@@ -235,6 +257,20 @@ def _webhooks() -> Iterator[Any]:
     yield from (attempts, retries, dead, durations)
     active = WebhookSubscription.objects.active().count()
     yield _family("ojs_webhook_subscriptions", value=active)
+
+
+def _tenants() -> Iterator[Any]:
+    """Metrics of OJS multi-tenancy §11.2."""
+    active = _family("ojs_tenant_jobs_active")
+    depth = _family("ojs_tenant_queue_depth")
+    counts = tenants.by_queue()
+    for family, states in ((active, (State.ACTIVE,)), (depth, WAITING)):
+        for (label, queue), jobs in sorted(tenants.summed(counts, states).items()):
+            family.add_metric([label, queue], jobs)
+    share = _family("ojs_tenant_fairness_share")
+    for label, part in sorted(tenants.shares_by_label().items()):
+        share.add_metric([label], part)
+    yield from (active, depth, share)
 
 
 def _gauges() -> Iterator[Any]:

@@ -21,6 +21,7 @@ from jobs.errors import (
     InvalidSchema,
     InvalidWorkflow,
     JobNotFound,
+    JobTooLarge,
     JobTypeNotAllowed,
     KeyExpired,
     MetadataTooLarge,
@@ -36,6 +37,8 @@ from jobs.errors import (
     ResultTooLarge,
     SchemaExists,
     SchemaInUse,
+    TenantLimitExceeded,
+    TenantRequired,
     TooManyConnections,
     UnfinishedBody,
     Unsupported,
@@ -84,8 +87,16 @@ OF_THE_DATABASE = refuses(DatabaseUnavailable, "The database is unavailable: try
 NO_JOB = refuses(JobNotFound, "There is no such job.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
-FULL = refuses(
-    QueueFull, "The queue is full; `Retry-After` is the time to wait before the next request."
+FULL = (
+    *refuses(
+        QueueFull, "The queue is full; `Retry-After` is the time to wait before the next request."
+    ),
+    *refuses(
+        TenantLimitExceeded,
+        "The tenant is at one of its limits; `Retry-After` is the time to wait.",
+    ),
+    *refuses(JobTooLarge, "A job is larger than those of its tenant may be."),
+    *refuses(TenantRequired, "The job has no tenant, and one is required."),
 )
 LARGE_META = refuses(MetadataTooLarge, "`meta` exceeds 64 KB of JSON.")
 CLOSED = (
@@ -144,6 +155,14 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
         "Workflow validation failed: $.steps: The steps must be an array.", field="steps"
     ),
     JobNotFound: JobNotFound(JOB_ID),
+    JobTooLarge: JobTooLarge(
+        "The job has 2000 bytes of arguments and meta; those of the tenant 'acme-corp' may have "
+        "1000.",
+        tenant_id="acme-corp",
+        limit="max_job_size",
+        current=2000,
+        maximum=1000,
+    ),
     JobTypeNotAllowed: JobTypeNotAllowed(
         "Queue 'email' does not take jobs of type 'video.cut'.", queue="email"
     ),
@@ -165,6 +184,11 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
         "'invoice.generate@2.0.0' cannot be deleted: 2 live workers declare that they take this "
         "version.",
         workers=["worker-1", "worker-2"],
+    ),
+    TenantLimitExceeded: TenantLimitExceeded("acme-corp", "max_queue_depth", 50_000, 50_000),
+    TenantRequired: TenantRequired(
+        "The 'meta.tenant_id' field is required: every job belongs to a tenant.",
+        field="meta.tenant_id",
     ),
     TooManyConnections: TooManyConnections(
         "This client keeps 100 connections for events open, which is all it may.", limit=100

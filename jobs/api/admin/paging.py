@@ -6,6 +6,7 @@ GET …?limit=50&cursor=…             OJS HTTP §17.1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,6 +78,21 @@ def page(
         last = str(found[-1].pk) if by_id else OFFSET
         pagination["next_cursor"] = encode_cursor(str(here.offset + here.size), last)
     return found, pagination
+
+
+def page_of_list(parameters: Any, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The same for names that are in memory."""
+    here = place(parameters)
+    end = here.offset + here.size
+    pagination: dict[str, Any] = {
+        "total": len(names),
+        "page": here.offset // here.size + 1,
+        "per_page": here.size,
+        "has_more": len(names) > end,
+    }
+    if len(names) > end:
+        pagination["next_cursor"] = encode_cursor(str(end), OFFSET)
+    return list(names[here.offset : end]), pagination
 
 
 def count(rows: Any) -> int:

@@ -13,6 +13,7 @@ from .jobs import AdminJobViewSet
 from .queues import AdminQueueViewSet as Queues
 from .schemas import SchemaViewSet
 from .system import SystemViewSet
+from .tenants import TenantViewSet
 
 Endpoint = tuple[str, str, type[OJSViewSet], dict[str, Any]]
 """Route, name, viewset, and the action for each method."""
@@ -20,6 +21,7 @@ QUEUE = "queues/<str:name>"
 JOB = "jobs/<str:job_id>"
 DEAD = "dead-letter/<str:job_id>"
 SCHEMA = "schemas/<str:type>"
+TENANT = "tenants/<str:tenant_id>"
 
 # Route below `ojs/v1/admin/`, name after `admin-`, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -68,6 +70,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         SchemaViewSet,
         {"get": "retrieve", "put": "register", "delete": "destroy"},
     ),
+    ("tenants", "tenants", TenantViewSet, {"get": "list"}),
+    (
+        TENANT,
+        "tenant",
+        TenantViewSet,
+        {"get": "retrieve", "put": "configure", "delete": "destroy"},
+    ),
+    (f"{TENANT}/limits", "tenant-limits", TenantViewSet, {"put": "limit"}),
+    (f"{TENANT}/stats", "tenant-stats", TenantViewSet, {"get": "stats"}),
+    (f"{TENANT}/jobs", "tenant-jobs", TenantViewSet, {"get": "jobs"}),
     ("stats/history", "stats-history", HistoryViewSet, {"get": "retrieve"}),
     ("system/maintenance", "maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
     # As the command line calls them.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
 from jobs.http.parameters import Word
 from jobs.http.request import Meta
 from jobs.record import tracing
-from jobs.spec import fields, traces, versions
+from jobs.spec import fields, pools, traces, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.members import (
@@ -82,6 +82,7 @@ class About(Members):
     queues = QueueNames()
     concurrency = Integer("Jobs it runs at once.", least=1, most=1_000_000)
     labels = Texts()
+    pool = Text("Its worker pool: the same as the label `pool:NAME`.")
     started_at = Moment()
     handlers = Array(
         "The versions of job types that it accepts (OJS job versioning §8.1); any version of types "
@@ -238,10 +239,14 @@ class WeightedQueues(Member[dict[str, int] | None]):
         return schema | {"items": {"oneOf": [schema["items"], Weighted.json_schema()]}}
 
 
-class Fetch(Members):
-    queues = WeightedQueues().required()
+class Fetch(Members, either=("queues", "pool")):
+    queues = WeightedQueues()
+    pool = Text(
+        "A worker pool: its queues and its strategy, instead of those in the request (OJS fair "
+        "scheduling §5.2)."
+    )
     strategy = Choice(
-        words("strict", "weighted"),
+        words("strict", "weighted", "round-robin", "least-loaded"),
         "The order in which its queues are searched (OJS priority §7).",
         sentence="'{name}' must be one of {choices}.",
     ).default("strict")
@@ -335,13 +340,21 @@ def description(body: Document, caller: Caller, version: str) -> Description:
         pid=About.pid.read(body),
         queues=About.queues.read(body),
         concurrency=About.concurrency.read(body),
-        labels=About.labels.read(body),
+        labels=_labels(body),
         started_at=About.started_at.read(body, clock.now()),
         version=version[:255] or None,
         job_versions=job_versions(body),
         project=caller.project or None,
     )
     return found
+
+
+def _labels(body: Document) -> list[str] | None:
+    """Labels, and the worker's pool as one of them; None if there are neither."""
+    labels, pool = About.labels.read(body), About.pool.read(body)
+    if not pool:
+        return labels
+    return [*(labels or ()), pools.LABEL + pool]
 
 
 def job_versions(body: Document) -> dict[str, list[int | None]] | None:
@@ -400,17 +413,17 @@ def requested_extension(body: Document) -> timedelta | None:
 def queues(body: Document) -> list[str]:
     """The queues to fetch from, in the order in which they are searched (§6.3).
 
-    With the strategy `weighted` the order is drawn at random for each fetch: a queue of weight 5
-    comes first five times as often as one of weight 1, and every queue gets its turn (OJS priority
-    §7.2).
+    Raises:
+        NotFound: there is no such pool.
     """
     strategy = Fetch.strategy.read(body)
     weights = Fetch.queues.read(body)
-    if strategy == "strict":
-        return list(weights)
-    # The largest u ** (1 / weight) belongs to each queue in proportion to its weight.
-    drawn = {name: random.random() ** (1 / weight) for name, weight in weights.items()}
-    return sorted(weights, key=lambda name: drawn[name], reverse=True)
+    pool = Fetch.pool.read(body)
+    if pool:
+        return engine.pools.order_of(pool)
+    if weights is None:
+        raise missing("queues")
+    return list(weights) if strategy == "strict" else engine.pools.search_order(weights, strategy)
 
 
 def count(body: Document) -> int:

@@ -19,6 +19,7 @@ from . import (
     queue_operations,
     queues,
     schemas,
+    tenants,
     webhooks,
     workflows,
 )
@@ -47,6 +48,7 @@ TABLES = (
     admin,
     admin_queues,
     schemas,
+    tenants,
     fleet,
     webhooks,
 )
@@ -76,6 +78,7 @@ TAGS = {
     "Events": "What happened.",
     "Webhooks": "Events that are sent to subscribed URLs.",
     "History": "What happened to each job, and which job enqueued which.",
+    "Tenants": "Limits and shares of tenants; worker pools.",
     "Server": "Capabilities, health and metrics of the server.",
     "Admin": "The Admin API for operators.",
 }

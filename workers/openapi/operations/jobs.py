@@ -11,7 +11,7 @@ from jobs.errors import (
     Unsupported,
     WaitTimeout,
 )
-from jobs.http.parameters import BLOCK_TIMEOUT
+from jobs.http.parameters import BLOCK_TIMEOUT, TENANT
 from jobs.spec.bulk_requests import Batch, ResultIds
 from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
@@ -136,7 +136,7 @@ OPERATIONS = {
         "PUSH (OJS HTTP §9.1).",
         body=Envelope,
         example=NEW_JOB,
-        headers=(BLOCK_TIMEOUT,),
+        headers=(TENANT, BLOCK_TIMEOUT),
         refusals=TAKEN + MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs"): Operation(
@@ -214,7 +214,7 @@ OPERATIONS = {
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
         body=Batch,
         example={"jobs": [NEW_JOB]},
-        headers=(BLOCK_TIMEOUT,),
+        headers=(TENANT, BLOCK_TIMEOUT),
         refusals=TAKEN + MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(

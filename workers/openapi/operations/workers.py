@@ -208,9 +208,11 @@ OPERATIONS = {
         },
         "FETCH (worker protocol §6). Outcomes in `acks` and `nacks` are settled first: a busy "
         "worker needs one round trip. Queues are searched in the given order; with the strategy "
-        "`weighted`, in an order drawn by their weights.",
+        "`weighted`, in an order drawn by their weights. A fetch that names a `pool` searches that "
+        "pool's queues by its strategy.",
         body=Fetch,
         example={"queues": ["email", "default"], "worker_id": "worker-1", "count": 10},
+        refusals=refuses(NotFound, "There is no such pool."),
     ),
     ("POST", "/ojs/v1/workers/ack"): Operation(
         "Workers",

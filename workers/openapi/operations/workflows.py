@@ -10,6 +10,7 @@ from jobs.errors import (
     NotFound,
     WorkflowNotFound,
 )
+from jobs.http.parameters import TENANT
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
@@ -126,6 +127,7 @@ OPERATIONS = {
         "(OJS workflows §11.1).",
         body=WorkflowRequest,
         example=NEW_WORKFLOW,
+        headers=(TENANT,),
         refusals=refuses(InvalidWorkflow, "The workflow is invalid.")
         + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
         + refuses(InvalidRetryPolicyRequest, "A retry policy is invalid.")

@@ -1,0 +1,251 @@
+"""Limits of tenants on enqueues (OJS multi-tenancy §8); `limited_claim` applies the others.
+
+Producers of a limited tenant take turns locking its row, so that two of them cannot both see the
+last free place. Which tenants are limited is read with the schema registry, under its token: jobs
+of other tenants cost nothing, and a new limit is in force at once, in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from ..access.projects import scope_to
+from ..conf import ojs_settings
+from ..errors import JobTooLarge, NotFound, TenantLimitExceeded
+from ..models import Job, Queue, Tenant
+from ..models.job import DUE_STATES
+from ..record.events import record, tenant_event
+from ..spec import rate_policy
+from ..spec.batches import representatives, shared_targets
+from ..spec.lifecycle import State
+from ..spec.rate_policy import Memory
+from ..spec.tenants import DEFAULT, MOST_PRIORITY, check_name, read_tenant
+from ..spec.validation import NewJob
+from ..store import clock, wakeup
+from . import schemas
+
+
+def configure(name: str, changes: dict[str, Any], *, reason: str = "") -> tuple[Tenant, bool]:
+    """Set the limits and the share of a tenant; return it and whether it is new (§10.1).
+
+    They hold from the next enqueue and the next fetch on; jobs that wait already stay.
+
+    Args:
+        changes: columns of `Tenant`.
+    """
+    with schemas.changing():
+        row, created = Tenant.objects.get_or_create(pk=name)
+        Tenant.objects.filter(pk=name).update(**changes, updated_at=clock.now())
+        row.refresh_from_db()
+        if row.max_concurrency is not None:
+            _mark(_queues_with_jobs(name))
+        about = {"changed": sorted(changes)} | ({"reason": reason} if reason else {})
+        record(
+            [
+                *([tenant_event("tenant.created", name)] if created else []),
+                tenant_event("tenant.updated", name, **about),
+            ]
+        )
+        # A fetch may have waited for room.
+        wakeup.notify(sorted(_queues_with_jobs(name)))
+    return row, created
+
+
+def delete(name: str) -> None:
+    """Delete the limits and the share of a tenant; its jobs stay.
+
+    Raises:
+        NotFound: it has none.
+    """
+    with schemas.changing():
+        deleted, _ = Tenant.objects.filter(pk=name).delete()
+        if not deleted:
+            raise not_found(name)
+        record([tenant_event("tenant.updated", name, changed=["deleted"])])
+
+
+def declare() -> int:
+    """Make the tenants of `OJS["TENANTS"]` that do not exist; return how many (§15.1)."""
+    declared = ojs_settings.TENANTS
+    if not declared:
+        return 0
+    known = set(Tenant.objects.filter(pk__in=declared).values_list("pk", flat=True))
+    missing = [name for name in declared if name not in known]
+    for name in missing:
+        configure(name, read_tenant(declared[name], check_name(name)))
+    return len(missing)
+
+
+def not_found(name: str) -> NotFound:
+    return NotFound(
+        f"Tenant '{name}' not found.",
+        hint="Make it with PUT /ojs/v1/admin/tenants/{id}.",
+        resource_type="tenant",
+        resource_id=name,
+    )
+
+
+def are_limited(new: Sequence[NewJob]) -> bool:
+    """Whether `admit` must check these jobs; call it after `schemas.checked`."""
+    limited = schemas.limited_tenants()
+    return bool(limited) and any(
+        (job.project or DEFAULT) in limited for job in representatives(new)
+    )
+
+
+def admit(new: Sequence[NewJob]) -> None:
+    """Lock the tenants with limits, and check their new jobs.
+
+    Must run in the transaction that stores the jobs, after queues were locked.
+
+    Raises:
+        TenantLimitExceeded: one of them is at a limit.
+        JobTooLarge: a job is larger than its tenant's may be.
+    """
+    found: dict[str, list[NewJob]] = {}
+    for job in new:
+        found.setdefault(job.project or DEFAULT, []).append(job)
+    for tenant in Tenant.objects.filter(pk__in=found).order_by("pk").select_for_update():
+        _admit(tenant, found[tenant.pk])
+
+
+def give_fallback(new: Sequence[NewJob]) -> None:
+    """Assign jobs without a tenant to the default one, where their queue or its limits ask for it.
+
+    Only now: until here, a job without a project may name any parent.
+    """
+    for job in shared_targets(new):
+        if job.fallback_tenant and not job.project:
+            job.project = job.fallback_tenant
+
+
+def know(new: Sequence[NewJob]) -> None:
+    """Mark the queues of new jobs whose tenants have a limit of active jobs."""
+    limited = schemas.limited_tenants()
+    if limited:
+        _mark({job.queue for job in representatives(new) if limited.get(job.project or DEFAULT)})
+
+
+def record_refusal(refusal: TenantLimitExceeded) -> None:
+    """Record that a tenant was refused (§11.1)."""
+    record([_exceeded(refusal)])
+
+
+# One query for each partial index; for a single query the planner would read the whole table.
+WAITING: tuple[dict[str, Any], ...] = (
+    {"state": State.AVAILABLE},
+    {"state__in": DUE_STATES},
+    {"state": State.PENDING},
+)
+SCHEDULED: tuple[dict[str, Any], ...] = ({"state__in": DUE_STATES, "state": State.SCHEDULED},)
+
+
+def waiting(tenant: str, most: int, indexes: Sequence[dict[str, Any]] = WAITING) -> int:
+    """Return how many of a tenant's jobs wait, counted up to `most`."""
+    count = 0
+    for index in indexes:
+        rows = scope_to(Job.objects.filter(**index), tenant).values("pk")
+        count += rows[: most - count].count() if count < most else 0
+    return count
+
+
+def _admit(tenant: Tenant, new: Sequence[NewJob]) -> None:
+    now = clock.now()
+    for index, job in enumerate(new):
+        _refuse_large(tenant, job, index if len(new) > 1 else None)
+    for refusal in _exceeds(tenant, new, now):
+        if not tenant.is_soft:
+            raise refusal
+        record([_exceeded(refusal, soft=True)])
+    for job in new:
+        if not job.project:
+            job.fallback_tenant = tenant.pk
+        if tenant.priority_boost:
+            boosted = job.priority + tenant.priority_boost
+            job.priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, boosted))
+    if tenant.max_enqueue_rate is not None:
+        memory = Memory(tenant.enqueues)
+        rate_policy.remember({"rate": tenant.max_enqueue_rate}, memory, len(new), now)
+        Tenant.objects.filter(pk=tenant.pk).update(enqueues=memory.starts)
+
+
+def _exceeds(tenant: Tenant, new: Sequence[NewJob], now: datetime) -> list[TenantLimitExceeded]:
+    """Return a refusal for each limit that the jobs would exceed."""
+    found = []
+    rate, most = tenant.max_enqueue_rate, tenant.max_queue_depth
+    if rate is not None:
+        room = rate_policy.room({"rate": rate}, Memory(tenant.enqueues), 0, now, None)
+        if len(new) > room.jobs:
+            again = (room.again_at - now).total_seconds() if room.again_at else 1
+            found.append(
+                TenantLimitExceeded(
+                    tenant.pk,
+                    "max_enqueue_rate",
+                    room.current,
+                    rate["limit"],
+                    retry_after=max(1, math.ceil(again)),
+                )
+            )
+    if most is not None:
+        depth = waiting(tenant.pk, most)
+        if depth + len(new) > most:
+            found.append(TenantLimitExceeded(tenant.pk, "max_queue_depth", depth, most))
+    most = tenant.max_scheduled
+    later = sum(job.scheduled_at is not None and job.scheduled_at > now for job in new)
+    if most is not None and later:
+        depth = waiting(tenant.pk, most, SCHEDULED)
+        if depth + later > most:
+            found.append(TenantLimitExceeded(tenant.pk, "max_scheduled", depth, most))
+    return found
+
+
+def _refuse_large(tenant: Tenant, job: NewJob, index: int | None) -> None:
+    most = tenant.max_job_size
+    if most is None:
+        return
+    size = len(orjson.dumps([job.args, job.meta])) - len(b"[,]")
+    if size > most:
+        which = "The job" if index is None else f"Job {index} of the batch"
+        raise JobTooLarge(
+            f"{which} has {size} bytes of arguments and meta; those of the tenant '{tenant.pk}' "
+            f"may have {most}.",
+            tenant_id=tenant.pk,
+            limit="max_job_size",
+            current=size,
+            maximum=most,
+        )
+
+
+def _exceeded(refusal: TenantLimitExceeded, *, soft: bool = False) -> Any:
+    about = {name: refusal.details[name] for name in ("limit", "current", "maximum")}
+    return tenant_event("tenant.limit_exceeded", refusal.details["tenant_id"], **about, soft=soft)
+
+
+def _mark(queues: Collection[str]) -> None:
+    """Let fetches from these queues go by tenant, and their enqueues be admitted."""
+    if not queues:
+        return
+    marks = {"has_limits": True, "has_tenants": True, "is_guarded": True}
+    unmarked = Queue.objects.filter(pk__in=queues, has_tenants=False)
+    known = set(Queue.objects.filter(pk__in=queues, has_tenants=True).values_list("pk", flat=True))
+    if len(known) == len(queues):
+        return
+    missing = [Queue(name=name, **marks) for name in sorted(set(queues) - known)]
+    Queue.objects.bulk_create(missing, ignore_conflicts=True)
+    unmarked.update(**marks)
+
+
+def _queues_with_jobs(tenant: str) -> set[str]:
+    return {
+        queue
+        for index in WAITING
+        for queue in scope_to(Job.objects.filter(**index), tenant)
+        .order_by()
+        .values_list("queue", flat=True)
+        .distinct()
+    }

@@ -1,0 +1,506 @@
+"""Tenants over HTTP: whose a job is, limits, turns, the Admin API (OJS multi-tenancy), pools."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from django.core.checks import run_checks
+from django.test.utils import CaptureQueriesContext
+
+import jobs
+from jobs import engine
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
+from jobs.http.authentication import make_key
+from jobs.models import Event, Job, OperatorAction, Queue, Tenant
+from tests.database import connection
+from tests.factories import JobFactory, WorkerFactory, ahead
+from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
+
+pytestmark = pytest.mark.django_db
+
+TENANTS = f"{V1}/admin/tenants"
+POOLS = f"{V1}/admin/pools"
+
+
+@pytest.fixture
+def api():
+    return OJSClient(make_key("everything")[1])
+
+
+def of(tenant, **key):
+    """A client that names a tenant in each request."""
+    return OJSClient(make_key(tenant or "any", **key)[1], **{"X-OJS-Tenant": tenant})
+
+
+def put(api, url, body):
+    return api.put(url, data=orjson.dumps(body), content_type=MEDIA_TYPE)
+
+
+def code(reply):
+    if reply.status_code == 429:
+        error = reply.json()["error"]
+        assert error["retryable"] is True
+        return 429, error["code"]
+    return reply.status_code, refusal(reply)["code"]
+
+
+def meta(tenant):
+    return {"meta": {"tenant_id": tenant}}
+
+
+# Whose a job is
+
+
+def test_the_header_gives_a_job_its_tenant_which_alone_sees_it(api):
+    acme = of("acme")
+
+    job = acme.push().json()["job"]
+
+    assert job["meta"]["tenant_id"] == "acme"
+    assert Job.objects.get().project == "acme"
+    assert acme.job(job["id"])["meta"]["tenant_id"] == api.job(job["id"])["meta"]["tenant_id"]
+    assert code(of("other").see(f"jobs/{job['id']}")) == (404, "not_found")
+
+
+def test_a_batch_belongs_to_the_tenant_of_its_request():
+    same = [{"type": "a.b", "args": [number]} for number in range(3)]
+    for sent in (same, [*same, {"type": "other.type", "args": []}]):
+        stored = of("acme").send("jobs/batch", {"jobs": sent}).json()["jobs"]
+
+        assert {job["meta"]["tenant_id"] for job in stored} == {"acme"}
+    assert set(Job.objects.values_list("project", flat=True)) == {"acme"}
+
+
+def test_a_job_may_name_its_tenant_itself_from_http_and_python(api):
+    api.pushed(**meta("acme"))
+    jobs.enqueue("a.b", meta={"tenant_id": "acme"})
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("acme")} for i in range(3)])
+    api.pushed()
+
+    assert sorted(Job.objects.values_list("project", flat=True)) == ["", *["acme"] * 5]
+
+
+def test_a_key_of_a_project_is_its_tenant_and_no_other():
+    key = make_key("acme", project="acme")[1]
+    acme = OJSClient(key)
+
+    assert acme.push().json()["job"]["meta"]["tenant_id"] == "acme"
+    assert code(acme.push(**meta("other"))) == (400, "invalid_request")
+    other = OJSClient(key, **{"X-OJS-Tenant": "other"})
+    assert code(other.push()) == code(other.see("queues")) == (403, "permission_denied")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "_x", "x" * 101, 7, ["acme"]])
+def test_what_is_no_tenant_is_refused(api, wrong):
+    reply = api.push(**meta(wrong))
+
+    assert code(reply) == (400, "invalid_request")
+    assert refusal(reply)["details"]["field"] == "meta.tenant_id"
+    if isinstance(wrong, str) and wrong:
+        assert refusal(of(wrong).push())["details"]["field"] == "X-OJS-Tenant"
+
+
+def test_the_header_and_the_job_must_agree():
+    acme = of("acme")
+
+    assert acme.push(**meta("acme")).status_code == 201
+    assert code(acme.push(**meta("other"))) == (400, "invalid_request")
+
+
+def test_a_site_may_require_a_tenant_or_have_none(api, settings):
+    settings.OJS = {"MULTI_TENANCY": "required"}
+    assert code(api.push()) == (422, "validation_error")
+    assert api.push(**meta("acme")).status_code == of("acme").push().status_code == 201
+
+    settings.OJS = {"MULTI_TENANCY": "off"}
+    assert code(of("acme").push()) == (400, "invalid_request")
+    api.pushed(**meta({"any": "thing"}))
+    assert Job.objects.latest("pk").project == ""
+    named = "urn:ojs:ext:multi-tenancy"
+    assert named not in api.get("/ojs/manifest").json()["extensions"]
+
+
+def test_the_steps_of_a_workflow_have_one_tenant(api):
+    def chain(*steps):
+        return {"type": "chain", "steps": [{"type": "a.b", "args": []} | step for step in steps]}
+
+    assert code(api.send("workflows", chain(meta("acme"), meta("other")))) == (
+        400,
+        "invalid_request",
+    )
+    assert api.send("workflows", chain({}, meta("acme"), {})).status_code == 201
+    for _ in range(3):
+        (job,) = api.fetch()
+        assert job["meta"]["tenant_id"] == "acme"
+        api.ack(job["id"])
+
+
+# Limits
+
+
+def test_a_tenant_at_a_limit_is_refused_and_others_are_not(api):
+    put(api, f"{TENANTS}/acme/limits", {"max_queue_depth": 2})
+    acme = of("acme")
+    acme.pushed()
+    acme.pushed(scheduled_at=ahead(60).isoformat())
+
+    reply = acme.push()
+
+    assert code(reply) == (429, "TENANT_LIMIT_EXCEEDED")
+    assert int(reply["Retry-After"]) >= 1
+    error = reply.json()["error"]
+    about = {"tenant_id": "acme", "limit": "max_queue_depth", "current": 2, "maximum": 2}
+    assert about.items() <= error.items()
+    event = Event.objects.get(type="tenant.limit_exceeded")
+    assert event.data == about | {"soft": False}
+    batch = {"jobs": [{"type": "a.b", "args": [], **meta(name)} for name in ("acme", "other")]}
+    assert api.send("jobs/batch", batch).status_code == 429
+    of("other").pushed()
+    api.pushed()
+    api.fetch(count=9)
+    acme.pushed()
+
+
+@pytest.mark.parametrize(
+    ("limits", "job", "status"),
+    [
+        ({"max_enqueue_rate": {"limit": 1, "period": "PT1H"}}, {}, 429),
+        ({"max_scheduled": 1}, {"scheduled_at": "2199-01-01T00:00:00Z"}, 429),
+        ({"max_job_size": 60}, {"args": ["x" * 60]}, 413),
+    ],
+)
+def test_each_limit_refuses_the_second_job(api, limits, job, status):
+    put(api, f"{TENANTS}/acme", {"limits": limits})
+    acme = of("acme")
+    first = job if status == 429 else {}
+
+    assert acme.push(**first).status_code == 201
+    assert acme.push(**job).status_code == status
+    assert Job.objects.count() == 1
+    # What is not limited goes on, and so does everything once the limit is gone.
+    put(api, f"{TENANTS}/acme/limits", dict.fromkeys(limits))
+    assert acme.push(**job).status_code == 201
+
+
+def test_maintenance_refuses_the_jobs_of_a_limited_tenant_too(api):
+    put(api, f"{TENANTS}/acme/limits", {"max_queue_depth": 9})
+    maintenance.begin(actor=of_shell(), refuses_jobs=True)
+
+    assert of("acme").push().status_code == 503
+    assert not Job.objects.exists()
+
+
+def test_a_soft_quota_records_and_accepts(api):
+    put(api, f"{TENANTS}/acme", {"limits": {"max_queue_depth": 0}, "quota": "soft"})
+
+    of("acme").pushed()
+
+    assert Event.objects.get(type="tenant.limit_exceeded").data["soft"] is True
+
+
+def test_the_default_tenant_may_have_limits_too(api):
+    put(api, f"{TENANTS}/_default/limits", {"max_queue_depth": 1})
+    api.pushed()
+
+    assert code(api.push()) == (429, "TENANT_LIMIT_EXCEEDED")
+    of("acme").pushed()
+
+
+def test_a_priority_boost_lifts_the_jobs_of_a_tenant(api):
+    put(api, f"{TENANTS}/acme", {"priority_boost": 30})
+
+    for sent, stored in ((0, 30), (90, 100)):
+        assert of("acme").push(priority=sent).json()["job"]["priority"] == stored
+
+
+def test_no_more_jobs_of_a_tenant_run_than_it_may_have(api):
+    waiting = of("acme").pushed()
+    put(api, f"{TENANTS}/acme/limits", {"max_concurrency": 2})
+    for queue in ("default", "mail", "default", "new"):
+        of("acme").pushed(queue=queue)
+    other = of("other").pushed()
+
+    first = api.fetch("default", "mail", "new", count=9)
+
+    assert len(first) == 3
+    assert {waiting, other} <= {job["id"] for job in first}
+    assert api.fetch("mail", "default", "new", count=9) == []
+    api.ack(waiting)
+    assert len(api.fetch("mail", "default", "new", count=9)) == 1
+
+
+def test_the_limits_of_others_cost_a_tenant_nothing(api):
+    def asked(**job):
+        with CaptureQueriesContext(connection) as queries:
+            jobs.enqueue("a.b", **job)
+        return len(queries)
+
+    jobs.enqueue("a.b")
+    before = asked()
+    put(api, f"{TENANTS}/other/limits", {"max_queue_depth": 1, "max_concurrency": 1})
+    jobs.enqueue("a.b")
+
+    assert asked() == asked(**meta("acme")) == before
+    assert not Queue.objects.filter(has_tenants=True).exists()
+
+
+# Turns
+
+
+def share_out(api, **policy):
+    config = {"tenant_fairness": {"enabled": True} | policy}
+    assert put(api, f"{V1}/queues/default/config", config).status_code == 200
+
+
+def order(api, count):
+    return "".join(api.fetch()[0]["meta"].get("tenant_id", "-")[0] for _ in range(count))
+
+
+def test_a_noisy_tenant_delays_a_quiet_one_by_one_job(api):
+    share_out(api)
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("noisy")} for i in range(50)])
+    api.fetch()
+    quiet = of("quiet").pushed()
+
+    assert quiet in {job["id"] for job in api.fetch(count=2)}
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("quiet")} for i in range(3)])
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("third")} for i in range(3)])
+    assert sorted(order(api, 3)) == ["n", "q", "t"]
+    taken = api.fetch(count=6)
+    assert sorted(job["meta"]["tenant_id"][0] for job in taken) == list("nnqqtt")
+
+
+def test_weights_are_shares_of_the_turns(api):
+    put(api, f"{TENANTS}/big", {"fairness_weight": 3})
+    share_out(api, weights={"tenant:small": 0.5})
+    for name in ("big", "middle", "small"):
+        jobs.enqueue_many([{"type": "a.b", "args": [i], **meta(name)} for i in range(30)])
+
+    taken = order(api, 27)
+
+    assert (taken.count("b"), taken.count("m"), taken.count("s")) == (18, 6, 3)
+
+
+def test_a_high_priority_comes_before_any_turn(api):
+    share_out(api)
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("low")} for i in range(3)])
+    jobs.enqueue_many(
+        [{"type": "a.b", "args": [i], "priority": 5, **meta("high")} for i in range(3)]
+    )
+
+    assert order(api, 6) == "hhhlll"
+
+
+def test_jobs_without_a_tenant_have_their_turn_as_well(api):
+    old = api.pushed()
+    share_out(api)
+    jobs.enqueue_many([{"type": "a.b", "args": [i], **meta("noisy")} for i in range(20)])
+    new = api.pushed()
+
+    assert {old, new} <= {job["id"] for job in api.fetch(count=4)}
+    assert Job.objects.get(pk=new).project == "_default"
+
+
+def test_a_shared_queue_keeps_its_other_limits(api):
+    share_out(api)
+    put(api, f"{V1}/queues/default/config", {"concurrency": 3})
+    limit = {"key": "api", "concurrency": 1}
+    for name in ("acme", "other"):
+        for _ in range(3):
+            of(name).pushed(rate_limit=limit, type="a.limited")
+        of(name).pushed()
+
+    taken = api.fetch(count=9)
+
+    assert len(taken) == 3
+    assert sorted(job["type"] for job in taken) == ["a.limited", "a.limited", "email.send"]
+
+
+def test_a_rate_limit_belongs_to_the_tenant_of_its_jobs(api):
+    limit = {"key": "api", "concurrency": 1}
+    for name in ("acme", "other"):
+        for _ in range(2):
+            of(name).pushed(rate_limit=limit)
+    api.pushed(rate_limit=limit)
+
+    assert len(api.fetch(count=9)) == 3
+    keys = [line["key"] for line in api.see("rate-limits").json()["items"]]
+    assert keys == ["acme@api", "api", "other@api"]
+    assert api.see("rate-limits/acme@api").json()["waiting_count"] == 1
+    assert put(api, f"{V1}/rate-limits/acme@api", {"concurrency": 2}).status_code == 200
+    assert len(api.fetch(count=9)) == 1
+
+
+def test_a_worker_of_one_tenant_gets_only_its_jobs_from_a_shared_queue(api):
+    share_out(api)
+    of("noisy").pushed()
+    mine = of("acme").pushed()
+
+    assert [job["id"] for job in of("acme").fetch(count=9)] == [mine]
+
+
+def test_a_queue_that_is_no_longer_shared_is_as_any_other(api):
+    share_out(api)
+    put(api, f"{V1}/queues/default/config", {"tenant_fairness": None})
+
+    queue = Queue.objects.get()
+    assert (queue.has_tenants, queue.is_guarded, queue.config) == (False, False, {})
+
+
+# The Admin API
+
+
+def test_tenants_are_made_changed_listed_and_deleted(api):
+    limits = {"max_concurrency": 20, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"}}
+    made = put(api, f"{TENANTS}/acme", {"limits": limits, "fairness_weight": 10})
+    assert (made.status_code, made.json()["tenant"]["limits"]) == (201, limits)
+    changed = put(api, f"{TENANTS}/acme/limits", {"max_concurrency": 5, "reason": "an incident"})
+    assert (changed.status_code, changed.json()["limits"]["max_concurrency"]) == (200, 5)
+    assert OperatorAction.objects.latest("pk").reason == "an incident"
+    of("by-its-jobs").pushed()
+
+    lines = api.see("admin/tenants").json()["items"]
+    assert [line["tenant_id"] for line in lines] == ["acme", "by-its-jobs"]
+    assert [line["jobs"]["available"] for line in lines] == [0, 1]
+    assert api.get(f"{TENANTS}/acme").json()["fairness_weight"] == 10
+    assert api.get(f"{TENANTS}/by-its-jobs").json()["limits"] == {}
+    assert api.delete(f"{TENANTS}/acme").json() == {"tenant_id": "acme", "deleted": True}
+    assert code(api.get(f"{TENANTS}/acme")) == code(api.delete(f"{TENANTS}/acme"))
+    kinds = Event.objects.filter(type__startswith="tenant.").values_list("type", flat=True)
+    assert list(kinds) == ["tenant.created", *["tenant.updated"] * 3]
+
+
+def test_tenants_of_the_settings_are_made_once(settings):
+    settings.OJS = {"TENANTS": {"acme": {"limits": {"max_concurrency": 20}}}}
+    assert (engine.tenants.declare(), engine.tenants.declare()) == (1, 0)
+    engine.tenants.configure("acme", {"max_concurrency": 5})
+    engine.tenants.declare()
+
+    assert Tenant.objects.get().limits == {"max_concurrency": 5}
+    settings.OJS = {"MULTI_TENANCY": "yes", "TENANTS": {"acme": {"limits": {"max_jobs": 1}}}}
+    assert {"ojs.E024", "ojs.E025"} <= {problem.id for problem in run_checks()}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("acme", {"limits": {"max_jobs": 1}}, "limits.max_jobs"),
+        ("acme", {"limits": {"max_concurrency": -1}}, "limits.max_concurrency"),
+        ("acme", {"fairness_weight": 0}, "fairness_weight"),
+        ("acme", {"tenant_id": "other"}, "tenant_id"),
+        ("acme", {"max_concurrency": 1}, "max_concurrency"),
+        ("acme/limits", {"max_enqueue_rate": {"limit": 1}}, "max_enqueue_rate.period"),
+        ("acme/limits", {"fairness_weight": 2}, "fairness_weight"),
+        ("a%20b", {}, "tenant_id"),
+    ],
+)
+def test_a_wrong_limit_is_refused_and_changes_nothing(api, path, body, field):
+    reply = put(api, f"{TENANTS}/{path}", body)
+
+    assert (reply.status_code, refusal(reply)["details"]["field"]) == (400, field)
+    assert not Tenant.objects.exists()
+
+
+def test_figures_of_a_tenant_are_its_own(api):
+    for name in ("acme", "other"):
+        JobFactory(project=name, completed=True)
+        JobFactory.create_batch(2, project=name)
+    JobFactory(project="acme", active=True)
+    put(api, f"{TENANTS}/acme/limits", {"max_concurrency": 20, "max_queue_depth": 9})
+
+    stats = api.get(f"{TENANTS}/acme/stats").json()
+
+    assert stats["jobs"]["available"] == 2
+    assert (stats["jobs"]["active"], stats["jobs"]["completed_24h"]) == (1, 1)
+    assert stats["limits"]["max_concurrency"] == {"limit": 20, "current": 1}
+    assert stats["limits"]["max_queue_depth"] == {"limit": 9, "current": 2}
+    share = {"weight": 1.0, "effective_share": 0.5, "actual_share": 0.5}
+    assert stats["fairness"] == share
+    found = api.get(f"{TENANTS}/acme/jobs", {"state": "available"}).json()
+    assert found["pagination"]["total"] == 2
+    assert of("acme").see("queues/default").json()["stats"]["available"] == 2
+
+
+def test_metrics_have_a_label_for_each_tenant_up_to_a_number(api, monkeypatch):
+    monkeypatch.setattr("jobs.record.tenants.MOST", 2)
+    for name in ("a", "b", "c", "d"):
+        JobFactory(project=name, queue="mail")
+    JobFactory(project="d", active=True)
+    Tenant.objects.create(pk="d")
+
+    lines = api.get(f"{V1}/metrics").content.decode().splitlines()
+
+    depth = 'ojs_tenant_queue_depth{queue="mail",tenant_id="%s"} %s'
+    for name, number in (("d", "1.0"), ("a", "1.0"), ("_other", "2.0")):
+        assert depth % (name, number) in lines
+    assert 'ojs_tenant_jobs_active{queue="default",tenant_id="d"} 1.0' in lines
+
+
+# Worker pools
+
+
+def test_a_pool_is_made_listed_and_searched_by_its_strategy(api):
+    weighted = {"high": {"weight": 70}, "low": {"weight": 30}}
+    made = put(api, f"{POOLS}/night", {"strategy": "weighted", "queues": weighted})
+    assert (made.status_code, made.json()["pool"]["weights"]) == (201, {"high": 70, "low": 30})
+    put(api, f"{POOLS}/night", {"queues": ["low", "high"], "strategy": "strict"})
+    WorkerFactory(worker_id="w1", labels=["pool:night"])
+    jobs.enqueue("a.b", queue="high")
+    jobs.enqueue("a.b", queue="low")
+
+    first = api.send("workers/fetch", {"pool": "night", "worker_id": "w1"}).json()["jobs"]
+
+    assert [job["queue"] for job in first] == ["low"]
+    (pool,) = api.see("admin/pools").json()["items"]
+    assert (pool["active_workers"], pool["active_jobs"]) == (1, 1)
+    assert "weights" not in pool
+    assert api.delete(f"{POOLS}/night").status_code == 200
+    assert code(api.send("workers/fetch", {"pool": "night"})) == (404, "not_found")
+
+
+def test_a_worker_says_its_pool_when_it_registers(api):
+    about = {"worker_id": "w1", "hostname": "h", "pid": 1, "queues": ["a"], "concurrency": 1}
+    api.send("workers/register", about | {"pool": "night", "labels": ["gpu"]})
+
+    assert api.see("admin/workers/w1").json()["labels"] == ["gpu", "pool:night"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "least", "most"), [("round-robin", 60, 140), ("weighted", 120, 195)]
+)
+def test_every_queue_of_a_pool_gets_its_turn(strategy, least, most):
+    weights = {"often": 4, "seldom": 1}
+
+    first = [engine.pools.search_order(weights, strategy)[0] for _ in range(200)]
+
+    assert least < first.count("often") < most
+
+
+def test_the_deepest_queue_comes_first_if_the_strategy_says_so():
+    JobFactory(queue="a")
+    JobFactory.create_batch(3, queue="b")
+    for name in ("a", "b", "c"):
+        Queue.objects.get_or_create(pk=name)
+
+    assert engine.pools.search_order(dict.fromkeys("cab", 1), "least-loaded") == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 400, "queues"),
+        ({"queues": []}, 400, "queues"),
+        ({"queues": ["a"], "strategy": "random"}, 400, "strategy"),
+        ({"queues": ["a"], "weights": {"b": 1}}, 400, "weights.b"),
+        ({"queues": ["a"], "weights": {"a": 0}}, 400, "weights.a"),
+        ({"queues": ["a"], "name": "other"}, 400, "name"),
+        ({"queues": ["a"], "concurrency": 5}, 422, "concurrency"),
+        ({"queues": ["a"], "isolated": True}, 422, "isolated"),
+    ],
+)
+def test_a_wrong_pool_is_refused(api, body, status, field):
+    reply = put(api, f"{POOLS}/night", body)
+
+    assert (reply.status_code, refusal(reply)["details"]["field"]) == (status, field)
