@@ -200,7 +200,19 @@ def _check_middleware() -> list[checks.CheckMessage]:
                 chain.load(entry)
             except ImproperlyConfigured as problem:
                 found.append(checks.Error(str(problem), id="ojs.E005"))
-    return found
+    return found or _check_codecs()
+
+
+def _check_codecs() -> list[checks.CheckMessage]:
+    """Checks the places of `jobs.codecs` in chains that can be made."""
+    if not enqueue_chain.entries:
+        return []
+    from . import codecs
+
+    return [
+        checks.Error(problem, hint="See the docs of encryption.", id="ojs.E024")
+        for problem in codecs.misplaced()
+    ]
 
 
 def has_tasks() -> bool:

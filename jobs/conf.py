@@ -169,6 +169,38 @@ class Settings:
         [], "Dotted paths of middleware around each execution in `runjobworker`, outermost first."
     )
 
+    # Codecs
+    CODECS: list = option(
+        ["jobs.codecs.Gzip", "jobs.codecs.Encryption"],
+        "Codecs that `jobs.codecs.Encode` applies, in this order.",
+    )
+    CODEC_KEYS: str = option(
+        "jobs.codecs.of_environment",
+        "Function that returns the keys: id → 32 bytes. The first one encrypts. By default they "
+        "are in the environment: `OJS_CODEC_KEYS=id=base64,…`.",
+    )
+    CODEC_SERVER_URL: str = option(
+        "",
+        "Codec server that the admin asks for clear text, such as `https://codec.example.com/ojs`; "
+        "empty: it shows none. The manifest names it.",
+    )
+    CODEC_SERVER_TOKEN: str = option(
+        "",
+        "Bearer token for it; or a function, by its dotted path, that makes one for a user of the "
+        "admin.",
+    )
+    PAYLOAD_STORAGE: str = option(
+        "",
+        "Name in `STORAGES` where `jobs.codecs.Encode` stores large arguments; empty: nowhere.",
+    )
+    PAYLOAD_URI: str = option(
+        "ojs-payload://site",
+        "URI of that storage, such as `s3://bucket`; references begin with it.",
+    )
+    PAYLOAD_EXTERNAL_FROM: int = option(
+        128 * 1024, "Bytes of JSON from which on an argument is stored there."
+    )
+
     # Schedules
     CRON: dict = option(
         {},

@@ -26,6 +26,7 @@ from . import engine
 from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
 from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
+from .payloads.chain import open_all, open_args, opened
 from .place import Place, current
 from .spec.identifiers import parse_uuid
 from .store import awaited
@@ -95,7 +96,8 @@ class JobHandle:
 
     @property
     def args(self) -> list[JSON]:
-        found: list[JSON] = self._row.args
+        """In clear, if this process has the keys of a job with encoded arguments."""
+        found: list[JSON] = open_args(self._row.args, self._row.meta)
         return found
 
     @property
@@ -137,7 +139,7 @@ class JobHandle:
     @property
     def result(self) -> JSON:
         """The return value of its handler; None until it completes and once the result expires."""
-        found: JSON = self._row.result
+        found: JSON = opened(self._row.result)
         return found
 
     @property
@@ -409,7 +411,7 @@ class WorkflowHandle:
         For a failed job: `{"state": …, "error": {…}}` (OJS workflows §7).
         """
         with self._place.inside():
-            found: list[JSON] = engine.results_of_workflow(self._row)
+            found: list[JSON] = open_all(engine.results_of_workflow(self._row))
             return found
 
     async def aresults(self) -> list[JSON]:
