@@ -45,6 +45,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_times(options),
         *_check_schemas(options),
         *_check_middleware(),
+        *_check_payloads(options),
         *_check_tasks(),
         *_check_cron(),
         *_check_networks(options),
@@ -201,6 +202,20 @@ def _check_middleware() -> list[checks.CheckMessage]:
             except ImproperlyConfigured as problem:
                 found.append(checks.Error(str(problem), id="ojs.E005"))
     return found or _check_codecs()
+
+
+def _check_payloads(options: conf.Settings) -> list[checks.CheckMessage]:
+    name = options.PAYLOAD_STORAGE
+    if not name or (name in settings.STORAGES and ":" in options.PAYLOAD_URI):
+        return []
+    return [
+        checks.Error(
+            f'OJS["PAYLOAD_STORAGE"] is {name!r}: it must be in STORAGES, and OJS["PAYLOAD_URI"] '
+            "must name it.",
+            hint='Such as "s3://bucket": references to stored arguments begin with it.',
+            id="ojs.E025",
+        )
+    ]
 
 
 def _check_codecs() -> list[checks.CheckMessage]:

@@ -184,18 +184,16 @@ class Settings:
         "Codec server that the admin asks for clear text, such as `https://codec.example.com/ojs`; "
         "empty: it shows none. The manifest names it.",
     )
-    CODEC_SERVER_TOKEN: str = option(
-        "",
-        "Bearer token for it; or a function, by its dotted path, that makes one for a user of the "
-        "admin.",
+    CODEC_SERVER_TOKEN: str = option("", "Bearer token for it, such as an API key.")
+    CODEC_SERVER_TOKEN_FOR: str = option(
+        "", "Function that makes such a token for a user of the admin instead, by its dotted path."
     )
     PAYLOAD_STORAGE: str = option(
         "",
         "Name in `STORAGES` where `jobs.codecs.Encode` stores large arguments; empty: nowhere.",
     )
     PAYLOAD_URI: str = option(
-        "ojs-payload://site",
-        "URI of that storage, such as `s3://bucket`; references begin with it.",
+        "", "URI of that storage, such as `s3://bucket`: references begin with it."
     )
     PAYLOAD_EXTERNAL_FROM: int = option(
         128 * 1024, "Bytes of JSON from which on an argument is stored there."

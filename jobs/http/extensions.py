@@ -38,6 +38,8 @@ EXTENSIONS = [
 """The last ones are this server's own: lists in ACK and FAIL, acks and failures in FETCH,
 `wait_ms`, `jobs_lost` in BEAT, the metrics for autoscalers, and documents from which the worker
 protocol differs in a requirement."""
+ENCRYPTION = "urn:ojs:ext:encryption"
+"""Added where the extra `encryption` is installed."""
 HISTORY = "urn:ojs:ext:execution-history"
 """Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
@@ -60,6 +62,7 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
     """Return the names of the extensions that the server of this request has."""
     return [
         *EXTENSIONS,
+        *([ENCRYPTION] if find_spec("cryptography") else []),
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
         *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
