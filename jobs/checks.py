@@ -46,6 +46,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_schemas(options),
         *_check_middleware(),
         *_check_payloads(options),
+        *_check_triggers(options),
         *_check_tasks(),
         *_check_cron(),
         *_check_networks(options),
@@ -202,6 +203,16 @@ def _check_middleware() -> list[checks.CheckMessage]:
             except ImproperlyConfigured as problem:
                 found.append(checks.Error(str(problem), id="ojs.E005"))
     return found or _check_codecs()
+
+
+def _check_triggers(options: conf.Settings) -> list[checks.CheckMessage]:
+    from .spec import cloudevents
+
+    try:
+        cloudevents.check_triggers(options.CLOUDEVENTS_TRIGGERS)
+    except ImproperlyConfigured as problem:
+        return [checks.Error(str(problem), id="ojs.E026")]
+    return []
 
 
 def _check_payloads(options: conf.Settings) -> list[checks.CheckMessage]:

@@ -240,6 +240,29 @@ class Settings:
         "Accept webhook subscriptions whose URL is not encrypted (`http://`). For development.",
     )
 
+    # CloudEvents
+    CLOUDEVENTS_SOURCE: str = option(
+        "",
+        "`source` of events that are written as CloudEvents: a URI that no other server has. "
+        "Empty: `SITE_URL` with `/ojs/v1`, or else the part of this server.",
+    )
+    CLOUDEVENTS_TYPE_PREFIX: str = option(
+        "org.openjobspec.", "What their types begin with (OJS CloudEvents §5.2)."
+    )
+    CLOUDEVENTS_TRIGGERS: list = option(
+        [],
+        "Which CloudEvents make which jobs: a list of `match`, `job_type`, and optionally `queue`, "
+        "`transform` and `options`. The first that matches counts.",
+    )
+    CLOUDEVENTS_TRIGGER_PREFIX: str = option(
+        "org.openjobspec.trigger.",
+        "Other CloudEvents make a job if their type begins with this; the rest is the job type. "
+        "Empty: none does.",
+    )
+    CLOUDEVENTS_WINDOW: timedelta = duration(
+        DAY, "How long a CloudEvent with the same id and source makes no second job."
+    )
+
     # Extras
     RECORD_EVENTS: bool = option(
         True, "Write job and worker events to the durable record behind `/ojs/v1/events`."

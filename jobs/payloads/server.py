@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from ..conf import ojs_settings
 from ..errors import NotInstalled
 from ..spec.codec_requests import CodecPayload, Metadata
-from ..spec.encoded import ENCODINGS, joined, separated
+from ..spec.encoded import ENCODINGS, is_encoded, joined, separated
 from ..spec.encoded import KEY_ID as KEY_IN_META
 from ..spec.fields import refuse, wrong_type
 from . import chain, external
@@ -45,7 +45,9 @@ def decoded(given: Any, place: str) -> dict[str, Any]:
     try:
         if encoding == REFERENCED:
             value = external.get(_reference(data, place))
-            found = orjson.dumps(chain.opened({"key_id": key_id, **value}) if _is(value) else value)
+            if is_encoded(value):
+                value = chain.opened({"key_id": key_id, **value})
+            found = orjson.dumps(value)
         elif encoding == JSON_PLAIN:
             found = data
         else:
@@ -55,10 +57,6 @@ def decoded(given: Any, place: str) -> dict[str, Any]:
     except ImproperlyConfigured as problem:
         raise NotInstalled("This server has no keys.") from problem
     return _payload(found, {"encoding": JSON_PLAIN})
-
-
-def _is(value: Any) -> bool:
-    return chain.is_closed(value)
 
 
 def encoded(given: Any, place: str) -> dict[str, Any]:
