@@ -44,7 +44,8 @@ def _take_batch(request: VerbRequest) -> VerbResponse:
         raise refuse("", f"A batch has 1 to {ojs_settings.MAX_BATCH} CloudEvents.")
     results = [_taken(request, each) for each in found]
     failed = sum("error" in each for each in results)
-    return VerbResponse({"results": results, "accepted": len(results) - failed, "failed": failed})
+    document = {"results": results, "accepted": len(results) - failed, "failed": failed}
+    return VerbResponse(document, status=207)
 
 
 def _taken(request: VerbRequest, given: Any) -> dict[str, Any]:

@@ -64,10 +64,20 @@ def current() -> tuple[str, bytes]:
     Raises:
         ImproperlyConfigured: there is none.
     """
-    for name, key in known().items():
-        return name, key
-    raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {ojs_settings.CODEC_KEYS} returned no key.')
+    return next(iter(_any().items()))
 
 
 def find(name: str) -> bytes | None:
-    return known().get(name)
+    """
+    Raises:
+        ImproperlyConfigured: there is no key at all.
+    """
+    return _any().get(name)
+
+
+def _any() -> Mapping[str, bytes]:
+    found = known()
+    if not found:
+        path = ojs_settings.CODEC_KEYS
+        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {path} returned no key.')
+    return found
