@@ -46,6 +46,8 @@ SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 WEBHOOKS = "urn:ojs:ext:webhooks"
 """Added where there is a record of events to send."""
+CLOUDEVENTS = "urn:ojs:ext:x:django-ojs:cloudevents"
+"""Added for the same reason."""
 TRACING = "urn:ojs:ext:distributed-tracing"
 OBSERVABILITY = "urn:ojs:ext:observability"
 """Added by `observed`."""
@@ -65,7 +67,7 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
         *([ENCRYPTION] if find_spec("cryptography") else []),
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
-        *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
+        *([WEBHOOKS, CLOUDEVENTS] if ojs_settings.RECORD_EVENTS else []),
         *observed(),
         *([REALTIME] if is_live(meta) else []),
     ]

@@ -24,6 +24,7 @@ from ..schema import (
     UUID,
     anything,
     array,
+    boolean,
     enum,
     free,
     integer,
