@@ -47,7 +47,7 @@ SCHEMAS = "urn:ojs:ext:schema-registry"
 WEBHOOKS = "urn:ojs:ext:webhooks"
 """Added where there is a record of events to send."""
 CLOUDEVENTS = "urn:ojs:ext:x:django-ojs:cloudevents"
-"""Added for the same reason."""
+"""Added by `has_cloudevents`."""
 TRACING = "urn:ojs:ext:distributed-tracing"
 OBSERVABILITY = "urn:ojs:ext:observability"
 """Added by `observed`."""
@@ -67,10 +67,17 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
         *([ENCRYPTION] if find_spec("cryptography") else []),
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
-        *([WEBHOOKS, CLOUDEVENTS] if ojs_settings.RECORD_EVENTS else []),
+        *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
+        *([CLOUDEVENTS] if has_cloudevents() else []),
         *observed(),
         *([REALTIME] if is_live(meta) else []),
     ]
+
+
+def has_cloudevents() -> bool:
+    """Whether events are recorded, have a source of their own, and triggers may have JSONPath."""
+    has_source = bool(ojs_settings.CLOUDEVENTS_SOURCE or ojs_settings.SITE_URL)
+    return ojs_settings.RECORD_EVENTS and has_source and find_spec("jsonpath") is not None
 
 
 def observed() -> list[str]:

@@ -80,11 +80,9 @@ def encoded(given: Any, place: str) -> dict[str, Any]:
 def _read(given: Any, place: str) -> tuple[bytes, str, str]:
     if type(given) is not dict:
         raise wrong_type(place, "object", given)
-    text = CodecPayload.data.under({"data": None, **given}, place) or ""
-    metadata = given.get("metadata")
-    if type(metadata) is not dict:
-        raise wrong_type(f"{place}.metadata", "object", metadata)
-    encoding = Metadata.encoding.under(metadata, f"{place}.metadata") or JSON_PLAIN
+    text = CodecPayload.data.under(given, place)
+    metadata = CodecPayload.metadata.under(given, place)
+    encoding = Metadata.encoding.under(metadata, f"{place}.metadata")
     key_id = Metadata.encryption_key_id.under(metadata, f"{place}.metadata") or ""
     try:
         return base64.b64decode(text, validate=True), encoding, key_id

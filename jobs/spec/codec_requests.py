@@ -18,7 +18,7 @@ class Metadata(Members):
 
 class CodecPayload(Members, about="A payload (OJS encryption §5.1)."):
     data = Text("Base64.", longest=LONGEST).required()
-    metadata = Object("How it is encoded.", of=Metadata)
+    metadata = Object("How it is encoded.", of=Metadata).required()
 
 
 class CodecRequest(Members):
