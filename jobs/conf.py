@@ -177,7 +177,7 @@ class Settings:
     CODEC_KEYS: str = option(
         "jobs.codecs.of_environment",
         "Function that returns the keys: id → 32 bytes. The first one encrypts. By default they "
-        "are in the environment: `OJS_CODEC_KEYS=id=base64,…`.",
+        "are in the environment: `CODEC_KEYS=id=base64,…`.",
     )
     CODEC_SERVER_URL: str = option(
         "",

@@ -13,6 +13,7 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -20,22 +21,25 @@ from django.utils.module_loading import import_string
 from ..conf import ojs_settings
 
 SIZE = 32
-VARIABLE = "OJS_CODEC_KEYS"
+VARIABLE = "CODEC_KEYS"
 
 
 def of_environment() -> dict[str, bytes]:
-    """Read `OJS_CODEC_KEYS`: `id=base64` for each key, separated by commas, the current one first.
+    """Read `CODEC_KEYS`, or the file that `CODEC_KEYS_FILE` names: `id=base64` for each key,
+    separated by commas, the current one first.
 
     Raises:
         ImproperlyConfigured: it is something else.
     """
+    file = os.environ.get(f"{VARIABLE}_FILE")
+    text = Path(file).read_text() if file else os.environ.get(VARIABLE, "")
     found = {}
-    for entry in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
-        name, _, text = entry.partition("=")
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, _, key = entry.partition("=")
         try:
-            found[name] = base64.b64decode(text, validate=True)
+            found[name] = base64.b64decode(key, validate=True)
         except binascii.Error:
-            # The text is not quoted: it may be most of a key.
+            # It is not quoted: it may be most of a key.
             raise ImproperlyConfigured(f"{VARIABLE}: key {name!r} is not base64.") from None
     return found
 
