@@ -14,13 +14,22 @@ clear. Handlers, and handles of this site (`JobHandle.args`, `JobHandle.result`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .engine import Failure, bounds, schemas
 from .errors import InvalidRequest
 from .middleware import Middleware, enqueue_chain, execution_chain
-from .payloads.chain import open_all, open_args, opened, seal_args, sealed
+from .payloads.chain import (
+    encodings_of,
+    like,
+    open_all,
+    open_args,
+    opened,
+    seal_args,
+    sealed,
+    secret,
+)
 from .payloads.codecs import Codec, CodecError, Encryption, Gzip, Payload
 from .payloads.external import PayloadChecksumMismatch
 from .payloads.keys import of_environment
@@ -90,31 +99,29 @@ class Encode:
 class Decode:
     """For `EXECUTION_MIDDLEWARE`, before all that reads arguments: decodes them.
 
-    The result, the checkpoints and the errors of a job whose arguments were encoded are encoded,
+    The result, the checkpoints and the errors of a job whose arguments were encrypted are encoded,
     too; the type and the code of an error stay readable, for the retry policy.
     """
 
     def __call__(self, context: Any, next: Callable[[], Any]) -> Any:
-        was_encoded = are_encoded(context.args)
+        vault = _vault_of(context)
         context.args = open_args(context.args, context.meta)
         context.meta = {name: opened(value) for name, value in context.meta.items()}
         _open_document(context)
         if is_encoded(context.last_checkpoint):
             context.restore(opened(context.last_checkpoint))
-        if not was_encoded:
+        if vault is None:
             return next()
-        context.vault = VAULT
-        return _closed(next())
+        context.vault = vault
+        return vault.result(next())
 
 
-def _closed(result: Any) -> Any:
-    if result is None:
+def _vault_of(context: Any) -> Vault | None:
+    """Return what encodes the rest, if the arguments are secret and not only compressed."""
+    if not are_encoded(context.args):
         return None
-    try:
-        return sealed(jsonable(result, "result"))
-    except InvalidRequest:
-        # It is refused where results are checked.
-        return result
+    encodings = encodings_of(context.args[0], context.meta)
+    return Vault(like(encodings)) if secret(encodings) else None
 
 
 def _open_document(context: Any) -> None:
@@ -131,10 +138,22 @@ def _open_document(context: Any) -> None:
 
 
 class Vault:
-    """Encodes what an execution writes besides its result."""
+    """Encodes what an execution writes."""
+
+    def __init__(self, chain: Sequence[Codec]) -> None:
+        self._chain = chain
 
     def seal(self, value: Any) -> Any:
-        return sealed(value)
+        return sealed(value, self._chain)
+
+    def result(self, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return self.seal(jsonable(value, "result"))
+        except InvalidRequest:
+            # It is refused where results are checked.
+            return value
 
     def conceal(self, failure: Failure) -> Failure:
         """Encode what may quote the arguments; the codec server decodes `details`."""
@@ -144,14 +163,13 @@ class Vault:
         inside |= {"details": failure.details} if failure.details else {}
         failure.message, failure.backtrace, failure.details = HIDDEN, None, None
         try:
-            failure.details = sealed(inside)
-        except Exception:
-            # Without the keys the text is lost: an attempt must be reported all the same.
-            logger.exception("The error of job %s could not be encoded.", failure.job_id)
+            failure.details = self.seal(inside)
+        except Exception as problem:
+            # Without the keys the text is lost: an attempt must be reported all the same. A
+            # traceback would begin with the error that is to be hidden.
+            name = type(problem).__name__
+            logger.error("The error of job %s could not be encoded: %s", failure.job_id, name)  # noqa: TRY400
         return failure
-
-
-VAULT = Vault()
 
 
 def misplaced() -> list[str]:

@@ -18,12 +18,14 @@ from ..spec.encoded import (
     ENCODED,
     ENCODINGS,
     KEY_ID,
+    PLAIN,
     are_encoded,
     is_encoded,
     joined,
     separated,
 )
-from . import codecs, external
+from . import external
+from .codecs import KEY_ID as PAYLOAD_KEY
 from .codecs import Codec, CodecError, Encryption, Gzip, Payload
 
 KNOWN: tuple[type[Codec], ...] = (Gzip, Encryption)
@@ -57,15 +59,34 @@ def _reset(*, setting: str, **kwargs: Any) -> None:
 setting_changed.connect(_reset, dispatch_uid="ojs_codecs")
 
 
-def encode(data: bytes) -> tuple[Payload, list[str]]:
-    """Pass bytes through the chain; return the names of the codecs that changed them, in order."""
+def encode(data: bytes, codecs: Sequence[Codec] | None = None) -> tuple[Payload, list[str]]:
+    """Pass bytes through codecs, by default the chain of this site.
+
+    Returns:
+        The payload, and the names of the codecs that changed it, in order.
+    """
     payload, applied = Payload(data), []
-    for codec in chain():
+    for codec in chain() if codecs is None else codecs:
         encoded = codec.encode(payload)
         if encoded is not payload:
             payload = encoded
             applied.append(codec.encoding)
     return payload, applied
+
+
+def like(encodings: Sequence[str]) -> tuple[Codec, ...]:
+    """Return codecs that keep as secret what encodings keep: the chain, unless it has changed.
+
+    Raises:
+        CodecError: there is no such codec here.
+    """
+    names = {codec.encoding for codec in chain()}
+    return chain() if names.issuperset(secret(encodings)) else tuple(map(_codec, encodings))
+
+
+def secret(encodings: Sequence[str]) -> list[str]:
+    """Return those that hide: all but compressions."""
+    return [name for name in encodings if not name.endswith(PLAIN)]
 
 
 def decode(payload: Payload, encodings: Sequence[str]) -> bytes:
@@ -92,12 +113,12 @@ def _codec(name: str) -> Codec:
 # Values
 
 
-def sealed(value: Any) -> Any:
+def sealed(value: Any, codecs: Sequence[Codec] | None = None) -> Any:
     """Return a JSON value in its encoded form, which says by itself how to decode it."""
-    payload, applied = encode(orjson.dumps(value))
+    payload, applied = encode(orjson.dumps(value), codecs)
     if not applied:
         return value
-    return _element(payload, applied) | {"key_id": payload.metadata.get(codecs.KEY_ID, "")}
+    return _element(payload, applied) | {"key_id": payload.metadata.get(PAYLOAD_KEY, "")}
 
 
 def _element(payload: Payload, applied: Sequence[str]) -> dict[str, Any]:
@@ -117,13 +138,19 @@ def opened(value: Any, meta: Mapping[str, Any] | None = None) -> Any:
     if not is_encoded(value):
         return value
     encoding, text = value.get("encoding"), value.get("data")
-    named = meta.get(ENCODINGS) if meta else None
     if not isinstance(text, str) or not isinstance(encoding, str):
         raise CodecError("An encoded payload has the members 'encoding' and 'data'.")
-    listed = isinstance(named, list) and all(isinstance(name, str) for name in named)
-    encodings = named if listed and named else separated(encoding)
+    encodings = encodings_of(value, meta)
     key_id = value.get("key_id") or (meta or {}).get(KEY_ID) or ""
     return parsed(text, encodings, str(key_id))
+
+
+def encodings_of(value: Mapping[str, Any], meta: Mapping[str, Any] | None) -> list[str]:
+    """Return the encodings of an encoded value, in the order they were applied."""
+    named = meta.get(ENCODINGS) if meta else None
+    if isinstance(named, list) and named and all(isinstance(name, str) for name in named):
+        return list(named)
+    return separated(str(value.get("encoding", "")))
 
 
 def open_all(values: Sequence[Any]) -> list[Any]:
@@ -142,7 +169,7 @@ def parsed(text: str, encodings: Sequence[str], key_id: str) -> Any:
     except binascii.Error:
         raise CodecError("The data of an encoded payload is not base64.") from None
     try:
-        return orjson.loads(decode(Payload(data, {codecs.KEY_ID: key_id}), encodings))
+        return orjson.loads(decode(Payload(data, {PAYLOAD_KEY: key_id}), encodings))
     except orjson.JSONDecodeError:
         raise CodecError("The payload is not JSON.") from None
 
@@ -156,7 +183,7 @@ def seal_args(args: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     if not applied:
         return external.put(args), {}
     meta: dict[str, Any] = {ENCODINGS: applied}
-    key_id = payload.metadata.get(codecs.KEY_ID)
+    key_id = payload.metadata.get(PAYLOAD_KEY)
     if key_id:
         meta[KEY_ID] = key_id
     return external.put([_element(payload, applied)]), meta
