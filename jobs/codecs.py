@@ -168,7 +168,7 @@ class Vault:
             # Without the keys the text is lost: an attempt must be reported all the same. A
             # traceback would begin with the error that is to be hidden.
             name = type(problem).__name__
-            logger.error("The error of job %s could not be encoded: %s", failure.job_id, name)  # noqa: TRY400
+            logger.error("The error of job %s could not be encoded: %s", failure.job_id, name)
         return failure
 
 
