@@ -217,7 +217,12 @@ SINCE = """
     SELECT (SELECT until FROM mark),
            EXISTS (SELECT 1
                      FROM ojs_jobs_rollup
-                    WHERE start < %(since)s AND (completed > 0 OR failed > 0)),
+                    WHERE resolution = 60
+                      AND start < %(since)s AND (completed > 0 OR failed > 0))
+           OR EXISTS (SELECT 1
+                        FROM ojs_jobs_rollup
+                       WHERE resolution = 3600
+                         AND start <= %(hour_before)s AND (completed > 0 OR failed > 0)),
            (SELECT start FROM ojs_jobs_rollup WHERE resolution = 3600 ORDER BY start LIMIT 1),
            (SELECT count(*)
               FROM (SELECT 1
@@ -245,7 +250,13 @@ def unfinished(since: datetime) -> Unfinished:
     """
     minute = floor(clock.now(), MINUTE)
     adapt = connection().ops.adapt_datetimefield_value
-    parameters = {"since": adapt(since), "minute": adapt(minute), "most": MOST_UNFINISHED}
+    parameters = {
+        "since": adapt(since),
+        # Of an hour that is in the range with a part, it is unknown whether that part has it all.
+        "hour_before": adapt(since - HOUR),
+        "minute": adapt(minute),
+        "most": MOST_UNFINISHED,
+    }
     with connection().cursor() as cursor:
         cursor.execute(SINCE, parameters)
         until, is_old, began, completed, failed = cursor.fetchone()

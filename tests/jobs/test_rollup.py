@@ -242,6 +242,16 @@ def test_totals_contain_what_happened_since_the_last_round():
     assert (points.total("completed"), points.total("failed")) == (4, 3)
 
 
+def test_the_hour_in_which_a_server_began_is_not_one_before_the_range():
+    """An hour's figures may be those of its last minutes."""
+    hour = rollup.floor(timezone.now(), rollup.HOUR) - rollup.HOUR
+    Rollup.objects.create(resolution=3600, start=hour, completed=1)
+    RollupMark.objects.create(name="jobs", until=hour + rollup.HOUR)
+
+    assert rollup.unfinished(hour + timedelta(minutes=5)).is_new
+    assert not rollup.unfinished(hour + rollup.HOUR).is_new
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_the_pace_of_a_new_server_is_that_of_its_short_life(is_new):
     JobFactory(completed=True, finished_at=ago(130))

@@ -18,6 +18,8 @@ from workers.models import Sweep
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.metric_exporter.OTLPMetricExporter"
 NAMES = {
     "ojs.backpressure.pressure",
+    *("ojs.webhook.delivery", "ojs.webhook.delivery_duration", "ojs.webhook.delivery_retry_count"),
+    *("ojs.webhook.dead_delivery", "ojs.webhook.subscriptions"),
     *("ojs.job.enqueued", "ojs.job.completed", "ojs.job.failed", "ojs.job.retried"),
     *("ojs.job.cancelled", "ojs.job.expired", "ojs.job.duration", "ojs.job.queue_time"),
     *("ojs.queue.depth", "ojs.queue.oldest", "ojs.queue.wanted_workers"),
