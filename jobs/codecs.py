@@ -159,7 +159,7 @@ class Vault:
         """Encode what may quote the arguments; the codec server decodes `details`."""
         if not (failure.message or failure.backtrace or failure.details):
             return failure
-        inside = {"message": failure.message, "backtrace": failure.backtrace}
+        inside: dict[str, Any] = {"message": failure.message, "backtrace": failure.backtrace}
         inside |= {"details": failure.details} if failure.details else {}
         failure.message, failure.backtrace, failure.details = HIDDEN, None, None
         try:

@@ -186,10 +186,10 @@ class EventViewSet(OJSViewSet):
             more, found = len(found) > limit, found[:limit]
             last = found[-1] if found else None
         documents = events.event_documents(found, project=project)
-        cursor = events.cursor_of(last) if last else after
+        reached = events.cursor_of(last) if last else after
         if cloudevents.BATCHED in request.META.get("HTTP_ACCEPT", ""):
-            return self._batch(documents, cursor, has_more=more)
-        return Response({"events": documents, "cursor": cursor, "has_more": more})
+            return self._batch(documents, reached, has_more=more)
+        return Response({"events": documents, "cursor": reached, "has_more": more})
 
     @staticmethod
     def _batch(documents: Any, cursor: str | None, *, has_more: bool) -> HttpResponse:

@@ -187,7 +187,7 @@ def test_a_secret_is_in_no_column_no_log_and_no_page_but_that_of_the_codec_serve
     text = shown.content.decode()
     assert text.count(SECRET) >= 3, "arguments, result and error"
     assert "was declined" in text
-    assert shown["Cache-Control"] == "no-store"
+    assert "no-store" in shown["Cache-Control"]
     assert [path for path, _ in codec_server.asked] == ["/codec/decode"]
     assert [action.verb for action in OperatorAction.objects.all()] == ["view_job_args"]
     assert SECRET not in everything_stored()
