@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Mapping
@@ -40,7 +41,12 @@ def health(url: str, host: str = "") -> dict[str, Any]:
     Raises:
         NoAnswer: there is no answer, or its status is not a success.
     """
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT)
+    if parts.scheme == "https":
+        # The question stays on this machine, for whose address there is no certificate.
+        context = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT, context=context)
     try:
         connection.request("GET", "/ojs/v1/health", headers={"Host": host} if host else {})
         response = connection.getresponse()
@@ -62,8 +68,8 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
     """Return if the process of this container is well.
 
     Args:
-        environ: `OJS_SERVER_PORT` is the server's port (8000), and `DJANGO_ALLOWED_HOSTS` has a
-            name that it answers to.
+        environ: `OJS_SERVER_PORT` is the server's port (8000), `OJS_SERVER_TLS_CERTIFICATE` is set
+            if it speaks TLS, and `DJANGO_ALLOWED_HOSTS` has a name that it answers to.
 
     Raises:
         NoAnswer: it is not.
@@ -72,7 +78,8 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
         silence = time.time() - alive_file.stat().st_mtime
     except FileNotFoundError:
         port = environ.get("OJS_SERVER_PORT", "8000")
-        health(f"http://127.0.0.1:{port}", _allowed_host(environ))
+        scheme = "https" if environ.get("OJS_SERVER_TLS_CERTIFICATE") else "http"
+        health(f"{scheme}://127.0.0.1:{port}", _allowed_host(environ))
         return
     if silence > SILENCE:
         raise NoAnswer(f"{alive_file} was touched {silence:.0f} seconds ago.")

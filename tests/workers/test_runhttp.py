@@ -15,6 +15,7 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
+from ojs_project import health
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.once import once_is_enough
@@ -133,6 +134,16 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     assert "Traceback" not in started.output
 
 
+def test_several_processes_do_not_start_with_options_that_are_refused(environment, tmp_path):
+    environment = environment | {"DJANGO_DEBUG": "0", "DJANGO_SECRET_KEY": "k" * 50}
+    arguments = command("--port", free_port(), "--processes", 2)
+    refused = environment | {"OJS_ALLOW_ANONYMOUS": "1"}
+    with running(arguments, tmp_path / "server.log", refused) as started:
+        assert started.wait() == 1
+    assert "it is refused outside DEBUG" in started.output
+    assert "Started server process" not in started.output
+
+
 def test_it_serves_tls(environment, tmp_path):
     authority = trustme.CA()
     root, certificate = tmp_path / "root.pem", tmp_path / "certificate.pem"
@@ -140,7 +151,7 @@ def test_it_serves_tls(environment, tmp_path):
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     context = ssl.create_default_context(cafile=str(root))
     port = free_port()
-    arguments = command("--host", "localhost", "--port", port, "--tls-certificate", certificate)
+    arguments = command("--port", port, "--tls-certificate", certificate)
     with running(arguments, tmp_path / "server.log", environment) as started:
 
         def answers() -> bool:
@@ -152,6 +163,8 @@ def test_it_serves_tls(environment, tmp_path):
                 return False
 
         eventually(answers, lambda: started.output)
+        surroundings = {"OJS_SERVER_PORT": str(port), "OJS_SERVER_TLS_CERTIFICATE": "set"}
+        health.check(surroundings, tmp_path / "alive")
         assert started.terminate() == 0, started.output
 
 

@@ -26,7 +26,7 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 class Command(BaseCommand):
     help = __doc__ or ""
-    # The processes run the checks when they import the application.
+    # The application runs those that matter when it is imported.
     requires_system_checks = []
 
     def add_arguments(self, parser: Any) -> None:
@@ -97,6 +97,8 @@ class Command(BaseCommand):
             signal.signal(number, signal.SIG_IGN)
         server = uvicorn.Server(config)
         if processes > 1:
+            # Otherwise each process would fail alone, and be started again without end.
+            self.check()
             Multiprocess(config, sockets=[config.bind_socket()]).run()
         else:
             server.run()
