@@ -54,9 +54,7 @@ def _taken(request: VerbRequest, given: Any) -> dict[str, Any]:
     project = request.caller.project
     try:
         event = cloudevents.read_structured(given)
-        (job,) = engine.enqueue(
-            assign_project([cloudevents.job_of(event, clock.now(), project=project)], project)
-        )
+        (job,) = engine.enqueue(assign_project([cloudevents.job_of(event, clock.now())], project))
     except OJSError as refusal:
         error = error_document(refusal, request.request_id, retryable=refusal.retryable)
         return result | {"error": error}
@@ -67,7 +65,7 @@ def _taken(request: VerbRequest, given: Any) -> dict[str, Any]:
 def _asked(request: VerbRequest) -> Sequence[NewJob]:
     if cloudevents.is_event(request.meta):
         event = cloudevents.read(request.meta, request.document)
-        asked = cloudevents.job_of(event, clock.now(), project=request.caller.project)
+        asked = cloudevents.job_of(event, clock.now())
     else:
         check = partial(new_job, now=clock.now())
         asked = checked_once(request.read(required=True), memory, check, read_args)

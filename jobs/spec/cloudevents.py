@@ -159,11 +159,8 @@ def read_structured(document: Any) -> CloudEvent:
 # Triggers
 
 
-def job_of(event: CloudEvent, now: datetime, *, project: str = "") -> NewJob:
+def job_of(event: CloudEvent, now: datetime) -> NewJob:
     """Return the job that a CloudEvent triggers (§6), once for its id and source (§8.4).
-
-    Args:
-        project: of the key that sent it; the events of others are others.
 
     Raises:
         InvalidRequest: nothing is triggered by it, or its data does not fit.
@@ -187,7 +184,7 @@ def job_of(event: CloudEvent, now: datetime, *, project: str = "") -> NewJob:
         "options": options,
     }
     job = new_job(document, now)
-    key = unique_key({"cloudevent": [event.source, event.id], "project": project})
+    key = unique_key({"cloudevent": [event.source, event.id]})
     window = ojs_settings.CLOUDEVENTS_WINDOW
     job.unique = UniquePolicy(key, tuple(State), window, "ignore")
     return job
