@@ -71,6 +71,10 @@ def page(channel: Channel, project: str, after: int, until: int, most: int) -> B
     if channel.job_id:
         rows = rows.filter(subject=channel.job_id, id__lte=until).exclude(job_type="")
     else:
+        if until - after > WINDOW:
+            # Ids that retention has deleted, or the record was empty when the client began.
+            first = rows.order_by("id").values_list("pk", flat=True).first()
+            after = until if first is None else max(after, first - 1)
         until = min(until, after + WINDOW)
         rows = rows.filter(id__lte=until)
         if channel.queue:

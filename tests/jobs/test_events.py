@@ -302,6 +302,8 @@ def test_locks_of_others_hold_back_nothing(transactional_db):
 def test_ids_beyond_what_a_lock_can_carry(transactional_db):
     """A lock's key has 32 bits."""
     with connection.cursor() as cursor:
+        cursor.execute("SELECT last_value FROM ojs_jobs_event_id_seq")
+        (before,) = cursor.fetchone()
         for start in (2**31 - 2, 2**32 - 2, 2**40 - 2):
             cursor.execute("SELECT setval('ojs_jobs_event_id_seq', %s)", [start])
             with another_connection() as writer:
@@ -311,6 +313,7 @@ def test_ids_beyond_what_a_lock_can_carry(transactional_db):
                     record(subject="late")
                 assert subjects() == settled
             assert len(subjects()) == len(settled) + 4
+        cursor.execute("SELECT setval('ojs_jobs_event_id_seq', %s)", [before])
 
 
 @pytest.mark.postgres

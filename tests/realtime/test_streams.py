@@ -372,6 +372,20 @@ def test_a_client_that_began_with_an_empty_record_has_missed_nothing():
     assert sent.data.get("job_id") == str(missed)
 
 
+def test_a_client_catches_up_at_once_over_ids_that_were_deleted_long_ago():
+    async def story(loop):
+        reader = await listen(loop, "all")
+        await reader.close()
+        paused = {"type": "queue.paused", "subject": "mail", "queue": "mail"}
+        await loop.in_thread(lambda: Event.objects.create(pk=2**40, time=clock.now(), **paused))
+        again = await listen(loop, "all", last_event_id=reader.last_id)
+        (sent,) = await again.several(1)
+        await again.close()
+        return sent
+
+    assert on_loop(story).event == "queue.paused"
+
+
 def test_nothing_is_lost_or_sent_twice_where_replay_meets_what_is_new():
     """Clients reconnect at every moment while events are written."""
     total, clients = 200, 4
