@@ -30,7 +30,7 @@ STAMP := .venv/.installed
 # What `make lock` resolves with; it has an environment of its own.
 UV ?= uv==0.13.8
 # What a server needs, and no tests: the project's settings name django-q2.
-SERVER_EXTRAS := server q2 metrics otlp pool rota schemas tasks
+SERVER_EXTRAS := server cloudevents encryption q2 metrics otlp pool rota schemas tasks
 LOCK := pip compile pyproject.toml -c constraints.txt --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' --quiet
 
 # A Django of its own, beside the one of constraints.txt: `make test-django6 DJANGO6='django~=6.0.0'`.

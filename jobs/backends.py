@@ -32,6 +32,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .models import Job
+from .payloads.chain import open_args, opened
 from .place import current
 from .producer import enqueue_many
 from .spec.identifiers import parse_uuid
@@ -174,7 +175,11 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         result = make_result(
             self,
             self._as_enqueued(task, job),
-            *decode_arguments(task, job.args, job.meta),
+            *decode_arguments(
+                task,
+                open_args(job.args, job.meta),
+                {name: opened(value) for name, value in job.meta.items()},
+            ),
             id=str(job.pk),
             status=STATUS.get(State(job.state), TaskResultStatus.READY),
             enqueued_at=job.created_at,
@@ -185,7 +190,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
             worker_ids=[error.worker_id for error in errors] + _present_worker(job),
         )
         if result.status == TaskResultStatus.SUCCESSFUL:
-            object.__setattr__(result, "_return_value", job.result)
+            object.__setattr__(result, "_return_value", opened(job.result))
         return result
 
     def _as_enqueued(self, task: Any, job: Job) -> Any:

@@ -48,6 +48,8 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_schemas(options),
         *_check_tenants(options),
         *_check_middleware(),
+        *_check_payloads(options),
+        *_check_triggers(options),
         *_check_tasks(),
         *_check_cron(),
         *_check_networks(options),
@@ -219,7 +221,43 @@ def _check_middleware() -> list[checks.CheckMessage]:
                 chain.load(entry)
             except ImproperlyConfigured as problem:
                 found.append(checks.Error(str(problem), id="ojs.E005"))
-    return found
+    return found or _check_codecs()
+
+
+def _check_triggers(options: conf.Settings) -> list[checks.CheckMessage]:
+    from .spec import cloudevents
+
+    try:
+        cloudevents.check_triggers(options.CLOUDEVENTS_TRIGGERS)
+    except ImproperlyConfigured as problem:
+        return [checks.Error(str(problem), id="ojs.E026")]
+    return []
+
+
+def _check_payloads(options: conf.Settings) -> list[checks.CheckMessage]:
+    name = options.PAYLOAD_STORAGE
+    if not name or (name in settings.STORAGES and ":" in options.PAYLOAD_URI):
+        return []
+    return [
+        checks.Error(
+            f'OJS["PAYLOAD_STORAGE"] is {name!r}: it must be in STORAGES, and OJS["PAYLOAD_URI"] '
+            "must name it.",
+            hint='Such as "s3://bucket": references to stored arguments begin with it.',
+            id="ojs.E025",
+        )
+    ]
+
+
+def _check_codecs() -> list[checks.CheckMessage]:
+    """Checks the places of `jobs.codecs` in chains that can be made."""
+    if not enqueue_chain.entries:
+        return []
+    from . import codecs
+
+    return [
+        checks.Error(problem, hint="See the docs of encryption.", id="ojs.E024")
+        for problem in codecs.misplaced()
+    ]
 
 
 def has_tasks() -> bool:

@@ -169,6 +169,36 @@ class Settings:
         [], "Dotted paths of middleware around each execution in `runjobworker`, outermost first."
     )
 
+    # Codecs
+    CODECS: list = option(
+        ["jobs.codecs.Gzip", "jobs.codecs.Encryption"],
+        "Codecs that `jobs.codecs.Encode` applies, in this order.",
+    )
+    CODEC_KEYS: str = option(
+        "jobs.codecs.of_environment",
+        "Function that returns the keys: id → 32 bytes. The first one encrypts. By default they "
+        "are in the environment: `CODEC_KEYS=id=base64,…`.",
+    )
+    CODEC_SERVER_URL: str = option(
+        "",
+        "Codec server that the admin asks for clear text, such as `https://codec.example.com/ojs`; "
+        "empty: it shows none. The manifest names it.",
+    )
+    CODEC_SERVER_TOKEN: str = option("", "Bearer token for it, such as an API key.")
+    CODEC_SERVER_TOKEN_FOR: str = option(
+        "", "Function that makes such a token for a user of the admin instead, by its dotted path."
+    )
+    PAYLOAD_STORAGE: str = option(
+        "",
+        "Name in `STORAGES` where `jobs.codecs.Encode` stores large arguments; empty: nowhere.",
+    )
+    PAYLOAD_URI: str = option(
+        "", "URI of that storage, such as `s3://bucket`: references begin with it."
+    )
+    PAYLOAD_EXTERNAL_FROM: int = option(
+        128 * 1024, "Bytes of JSON from which on an argument is stored there."
+    )
+
     # Schedules
     CRON: dict = option(
         {},
@@ -221,6 +251,29 @@ class Settings:
     WEBHOOKS_ALLOW_HTTP: bool = option(
         False,
         "Accept webhook subscriptions whose URL is not encrypted (`http://`). For development.",
+    )
+
+    # CloudEvents
+    CLOUDEVENTS_SOURCE: str = option(
+        "",
+        "`source` of events that are written as CloudEvents: a URI that no other server has. "
+        "Empty: `SITE_URL` with `/ojs/v1`, or else the part of this server.",
+    )
+    CLOUDEVENTS_TYPE_PREFIX: str = option(
+        "org.openjobspec.", "What their types begin with (OJS CloudEvents §5.2)."
+    )
+    CLOUDEVENTS_TRIGGERS: list = option(
+        [],
+        "Which CloudEvents make which jobs: a list of `match`, `job_type`, and optionally `queue`, "
+        "`transform` and `options`. The first that matches counts.",
+    )
+    CLOUDEVENTS_TRIGGER_PREFIX: str = option(
+        "org.openjobspec.trigger.",
+        "Other CloudEvents make a job if their type begins with this; the rest is the job type. "
+        "Empty: none does.",
+    )
+    CLOUDEVENTS_WINDOW: timedelta = duration(
+        DAY, "How long a CloudEvent with the same id and source makes no second job."
     )
 
     # Extras

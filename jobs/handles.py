@@ -26,7 +26,9 @@ from . import engine
 from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
 from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
+from .payloads.chain import open_all, open_args, opened
 from .place import Place, current
+from .spec.encoded import is_encoded
 from .spec.identifiers import parse_uuid
 from .store import awaited
 from .store.expressions import JSONArrayHas
@@ -53,6 +55,20 @@ class AttemptError:
     backtrace: list[str] | None
     occurred_at: datetime
     worker_id: str
+
+
+def _attempt_error(row: Any) -> AttemptError:
+    # Of a job with encoded arguments, what may quote them is encoded as well.
+    clear = opened(row.details) if is_encoded(row.details) else {}
+    return AttemptError(
+        attempt=row.attempt,
+        type=row.type,
+        message=clear.get("message", row.message),
+        code=row.code,
+        backtrace=clear.get("backtrace", row.backtrace),
+        occurred_at=row.occurred_at,
+        worker_id=row.worker_id,
+    )
 
 
 class JobHandle:
@@ -95,7 +111,8 @@ class JobHandle:
 
     @property
     def args(self) -> list[JSON]:
-        found: list[JSON] = self._row.args
+        """In clear, if this process has the keys of a job with encoded arguments."""
+        found: list[JSON] = open_args(self._row.args, self._row.meta)
         return found
 
     @property
@@ -137,7 +154,7 @@ class JobHandle:
     @property
     def result(self) -> JSON:
         """The return value of its handler; None until it completes and once the result expires."""
-        found: JSON = self._row.result
+        found: JSON = opened(self._row.result)
         return found
 
     @property
@@ -145,18 +162,7 @@ class JobHandle:
         """Its failed attempts, oldest first."""
         if not isinstance(self._row, Job):
             return []
-        return [
-            AttemptError(
-                attempt=error.attempt,
-                type=error.type,
-                message=error.message,
-                code=error.code,
-                backtrace=error.backtrace,
-                occurred_at=error.occurred_at,
-                worker_id=error.worker_id,
-            )
-            for error in self._row.errors.all()
-        ]
+        return [_attempt_error(error) for error in self._row.errors.all()]
 
     @property
     def progress(self) -> float | None:
@@ -412,7 +418,7 @@ class WorkflowHandle:
         For a failed job: `{"state": …, "error": {…}}` (OJS workflows §7).
         """
         with self._place.inside():
-            found: list[JSON] = engine.results_of_workflow(self._row)
+            found: list[JSON] = open_all(engine.results_of_workflow(self._row))
             return found
 
     async def aresults(self) -> list[JSON]:

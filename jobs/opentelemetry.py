@@ -59,6 +59,7 @@ INSTANCE = "service.instance.id"
 LAST_WORDS = 5_000
 """Milliseconds to send the last spans of a process."""
 OK = Status(StatusCode.OK)
+HIDDEN = "[encrypted]"
 
 
 def instrument() -> None:
@@ -166,7 +167,8 @@ class ProcessSpan:
         if not getattr(problem, "fails", True):
             span.set_status(OK)
             return
-        _fail(span, problem, context.attempt)
+        # What an error says of encoded arguments must not be in a trace either.
+        _fail(span, problem, context.attempt, hides=getattr(context, "vault", None) is not None)
 
 
 class ContinuedSpan(ProcessSpan):
@@ -390,15 +392,23 @@ def _rows(job_ids: Sequence[UUID]) -> Any:
     return rows.values_list("pk", "queue", "type", "workflow_id", *members)
 
 
-def _fail(span: Span, problem: BaseException, attempt: int | None = None) -> None:
-    """Record an error (OJS distributed tracing §5.5, §8)."""
+def _fail(
+    span: Span, problem: BaseException, attempt: int | None = None, *, hides: bool = False
+) -> None:
+    """Record an error (OJS distributed tracing §5.5, §8).
+
+    Args:
+        hides: only its type, neither its message nor where it was raised.
+    """
     kind = type(problem)
-    text = str(problem)
-    span.record_exception(problem)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    text = HIDDEN if hides else str(problem)
+    if hides:
+        span.add_event("exception", {"exception.type": name, "exception.message": text})
+    else:
+        span.record_exception(problem)
     span.set_status(Status(StatusCode.ERROR, text))
-    span.set_attributes(
-        {"error.type": f"{kind.__module__}.{kind.__qualname__}", "error.message": text}
-    )
+    span.set_attributes({"error.type": name, "error.message": text})
     if attempt is not None:
         span.set_attribute("ojs.job.error.attempt", attempt)
 

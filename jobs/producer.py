@@ -202,13 +202,13 @@ def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
         return None
     if passed.get("id") != identifier:
         raise refuse("id", "An enqueue middleware changed the job's id (OJS middleware §3.5).")
-    job = _checked(passed, now)
+    job = checked(passed, now)
     job.client_id = not own_id
     return job
 
 
 def _read(item: Mapping[str, Any], now: datetime) -> NewJob:
-    return _checked(envelope_of(item), now)
+    return checked(envelope_of(item), now)
 
 
 def _plain_args(item: Mapping[str, Any]) -> list[Any]:
@@ -261,7 +261,7 @@ def _args(item: Mapping[str, Any]) -> list[Any]:
     return list(args)
 
 
-def _checked(document: dict[str, Any], now: datetime) -> NewJob:
+def checked(document: dict[str, Any], now: datetime) -> NewJob:
     """Convert Python values to JSON, then check the envelope by the rules of the HTTP binding."""
     wire = _wire(document)
     moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}

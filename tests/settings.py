@@ -16,6 +16,8 @@ from . import postgres, routers
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = "for-tests-only"
+# The codec server's.
+os.environ.setdefault("CODEC_KEYS", f"tests={'a' * 43}=")
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
 

@@ -183,6 +183,8 @@ def openings() -> dict[str, list[set[str]]]:
         takes = {"enqueue_job"} if name == "job" else {"enqueue_job", "view_job_args"}
         copy = f"ojs_jobs/{name}/<str:object_id>/copy/"
         pages[copy] = [takes | look for look in seen_with(name)]
+        # Only with a codec server.
+        pages[f"ojs_jobs/{name}/<str:object_id>/clear/"] = NEVER
     pages["ojs_jobs/job/about/"] = [{"enqueue_job"}]
     pages["ojs_jobs/cronjob/preview/"] = [{"add_cronjob"}, {"change_cronjob"}]
     # A job has one history, wherever it is listed.

@@ -116,6 +116,13 @@ def with_body(body: Any, job: str = "available") -> Callable[[Stage], Any]:
     return lambda stage: stage.send(said=walk.Said(job, body))
 
 
+def without_keys(encoding: str) -> Callable[[Stage], Any]:
+    payload = {"data": "W10=", "metadata": {"encoding": encoding}}
+    return lambda stage: stage.send(
+        said=walk.Said("", {"payloads": [payload]}), options={"CODEC_KEYS": "builtins.dict"}
+    )
+
+
 def about(job: str, **body: Any) -> Callable[..., Any]:
     """The usual request, for a job in another state."""
 
@@ -365,6 +372,8 @@ THERE |= {
     ("schemas.register", (501, "unsupported")): without_jsonschema,
     ("schemas.destroy", (409, "conflict")): schema_in_use,
     ("schemas.destroy_version", (409, "conflict")): schema_in_use,
+    ("codec.encode", (501, "unsupported")): without_keys("json/plain"),
+    ("codec.decode", (501, "unsupported")): without_keys("binary/encrypted"),
     ("webhooks.create", (409, "conflict")): with_as_many_webhooks_as_there_may_be,
     ("webhooks.create", (501, "unsupported")): lambda stage: stage.send(
         options={"RECORD_EVENTS": False}

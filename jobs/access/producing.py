@@ -88,6 +88,9 @@ declare(
     ojs("schemas.register", OPERATE, NOTHING),
     ojs("schemas.destroy", OPERATE, NOTHING),
     ojs("schemas.destroy_version", OPERATE, NOTHING),
+    # Those who may see what is hidden from others.
+    ojs("codec.encode", (Scope.ADMIN_ARGS,), NOTHING),
+    ojs("codec.decode", (Scope.ADMIN_ARGS,), NOTHING),
     # The dead letter is for operators, and redacted as in the Admin API.
     ojs("dead-letter.list", OPERATE, OWN, reads=True, hides=True),
     ojs("dead-letter.retrieve", OPERATE, OWN, reads=True, hides=True),

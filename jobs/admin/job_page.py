@@ -24,6 +24,7 @@ from ..spec.lifecycle import State
 from ..spec.versions import version_text
 from . import display
 from .base import ReadOnlyModelAdmin
+from .clear_text import clear_view, closed_values, may_decode
 from .copying import copy_view, may_copy, related
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
@@ -146,7 +147,11 @@ class JobPages(ReadOnlyModelAdmin):
         return [
             ("csv", "csv/", self.csv_view),
             ("copy", "<str:object_id>/copy/", self.copy_view),
+            ("clear", "<str:object_id>/clear/", self.clear_view),
         ]
+
+    def clear_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        return clear_view(self, request, object_id)
 
     def copy_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         return copy_view(self, request, object_id)
@@ -188,6 +193,9 @@ class JobPages(ReadOnlyModelAdmin):
             context["copy_url"] = display.admin_url(
                 self.admin_site.name, "ojs_jobs_job", "copy", job.pk
             )
+        if may_decode(request) and closed_values(job):
+            model = f"ojs_jobs_{self.opts.model_name}"
+            context["clear_url"] = display.admin_url(self.admin_site.name, model, "clear", job.pk)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _reasons(self, request: HttpRequest, texts: list[str]) -> list[tuple[str, str, Any]]:

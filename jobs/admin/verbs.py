@@ -29,6 +29,7 @@ VERBS = {
     "erase_job": _("erased jobs"),
     "purge_history": _("deleted execution history"),
     "change_job": _("changed jobs"),
+    "view_job_args": _("saw encoded values in clear"),
     "cancel_workflow": _("cancelled workflows"),
     "pause_queue": _("paused queues"),
     "drain_queue": _("drained queues"),

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from django.http import HttpResponse
 from rest_framework.response import Response
 
 from .. import engine
@@ -16,10 +17,11 @@ from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, page
 from ..http.parameters import EventQuery, Page
+from ..http.renderers import dumps
 from ..http.request import Request
 from ..models import DeadJob, Job, Queue
 from ..record import events
-from ..spec import queue_config
+from ..spec import cloudevents, queue_config
 from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
 from ..spec.operator_requests import NewQueue, read_override
@@ -167,7 +169,7 @@ class EventViewSet(OJSViewSet):
     resource = "events"
     queries = {"list": EventQuery}
 
-    def list(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response | HttpResponse:
         parameters, project = request.query_params, self.caller.project
         limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters, project).order_by("id")
@@ -183,13 +185,20 @@ class EventViewSet(OJSViewSet):
             found = list(rows[: limit + 1])
             more, found = len(found) > limit, found[:limit]
             last = found[-1] if found else None
-        return Response(
-            {
-                "events": events.event_documents(found, project=project),
-                "cursor": events.cursor_of(last) if last else after,
-                "has_more": more,
-            }
-        )
+        documents = events.event_documents(found, project=project)
+        reached = events.cursor_of(last) if last else after
+        if cloudevents.BATCHED in request.META.get("HTTP_ACCEPT", ""):
+            return self._batch(documents, reached, has_more=more)
+        return Response({"events": documents, "cursor": reached, "has_more": more})
+
+    @staticmethod
+    def _batch(documents: Any, cursor: str | None, *, has_more: bool) -> HttpResponse:
+        """The same events as CloudEvents in batched mode: an array has no place for the cursor."""
+        found = [cloudevents.of_event(document) for document in documents]
+        response = HttpResponse(dumps(found), content_type=cloudevents.BATCHED)
+        response["OJS-Cursor"] = cursor or ""
+        response["OJS-Has-More"] = "true" if has_more else "false"
+        return response
 
 
 def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:

@@ -63,6 +63,7 @@ class ManifestViewSet(OJSViewSet):
                 beside = f"{mount}/{protocol.http.path}"
                 elsewhere[protocol.name] = request.build_absolute_uri(beside)
         can_stream = is_live(request.META)
+        codec_server = ojs_settings.CODEC_SERVER_URL
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -83,6 +84,7 @@ class ManifestViewSet(OJSViewSet):
                     "events": "at-least-once" if ojs_settings.RECORD_EVENTS else "best-effort",
                 },
                 "extensions": extensions(request.META),
+                **({"codec_server_url": codec_server} if codec_server else {}),
                 "payload_limits": {
                     "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
                     "max_meta_bytes": META_SIZE,

@@ -12,6 +12,7 @@ from .admin.bulk import AdminBulkViewSet
 from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
 from .admin.urls import Endpoint
 from .bulk import BulkViewSet
+from .codec import CodecViewSet
 from .cron import CronViewSet
 from .history import HistoryViewSet
 from .jobs import JobViewSet
@@ -110,6 +111,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     # A URI, which may contain slashes.
     (f"{SCHEMAS}/<path:name>", "schema", SchemaViewSet, {"get": "retrieve", "delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
+    ("codec/encode", "codec-encode", CodecViewSet, {"post": "encode"}),
+    ("codec/decode", "codec-decode", CodecViewSet, {"post": "decode"}),
     ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
 )
 

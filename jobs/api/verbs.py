@@ -12,14 +12,16 @@ from ..access.projects import assign_project
 from ..conf import ojs_settings
 from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
+from ..http.errors import error_document
 from ..http.parameters import BLOCK_TIMEOUT
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
-from ..spec import traces
+from ..spec import cloudevents, traces
 from ..spec.batches import Memory, checked_once, new_jobs, representatives, shared_targets
 from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
+from ..spec.fields import refuse
 from ..spec.validation import NewJob, new_job, read_args
 from ..store import clock
 
@@ -30,12 +32,43 @@ BLOCKS = "HTTP_OJS_BLOCK_TIMEOUT"
 
 def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH: enqueue one job (OJS HTTP §9.1)."""
+    if cloudevents.is_batch(request.meta):
+        return _take_batch(request)
     return enqueue_or_wait(request.meta, _asked(request), partial(_created, request))
 
 
+def _take_batch(request: VerbRequest) -> VerbResponse:
+    """Enqueue the jobs of a batch of CloudEvents, each by itself (OJS CloudEvents §10.3)."""
+    found = request.read(required=True).get(cloudevents.EVENTS)
+    if type(found) is not list or not 1 <= len(found) <= ojs_settings.MAX_BATCH:
+        raise refuse("", f"A batch has 1 to {ojs_settings.MAX_BATCH} CloudEvents.")
+    results = [_taken(request, each) for each in found]
+    failed = sum("error" in each for each in results)
+    document = {"results": results, "accepted": len(results) - failed, "failed": failed}
+    return VerbResponse(document, status=207)
+
+
+def _taken(request: VerbRequest, given: Any) -> dict[str, Any]:
+    named = given if type(given) is dict else {}
+    result: dict[str, Any] = {"id": named.get("id"), "source": named.get("source")}
+    project = request.caller.project
+    try:
+        event = cloudevents.read_structured(given)
+        (job,) = engine.enqueue(assign_project([cloudevents.job_of(event, clock.now())], project))
+    except OJSError as refusal:
+        error = error_document(refusal, request.request_id, retryable=refusal.retryable)
+        return result | {"error": error}
+    is_new = job.existing is None
+    return result | {"job_id": str(job.id)} | ({} if is_new else {"deduplicated": True})
+
+
 def _asked(request: VerbRequest) -> Sequence[NewJob]:
-    check = partial(new_job, now=clock.now())
-    asked = checked_once(request.read(required=True), memory, check, read_args)
+    if cloudevents.is_event(request.meta):
+        event = cloudevents.read(request.meta, request.document)
+        asked = cloudevents.job_of(event, clock.now())
+    else:
+        check = partial(new_job, now=clock.now())
+        asked = checked_once(request.read(required=True), memory, check, read_args)
     trace(request.meta, [asked])
     return assign_project([asked], request.caller.project)
 
@@ -48,6 +81,9 @@ def creates(given: Sequence[VerbRequest]) -> list[Any]:
     found: dict[int, Any] = {}
     together: dict[int, NewJob] = {}
     for index, request in enumerate(given):
+        if cloudevents.is_batch(request.meta):
+            found[index] = outcome_of(create, request)
+            continue
         try:
             asked = _asked(request)
             if BLOCKS in request.meta or _may_conflict(asked[0]):

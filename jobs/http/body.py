@@ -20,12 +20,15 @@ from ..errors import (
     UnfinishedBody,
     UnsupportedCompression,
 )
+from ..spec.cloudevents import BATCHED, EVENTS, STRUCTURED, media_type
 from ..spec.validation import LARGEST_INTEGER
 from .dialects import MEDIA_TYPE, PLAIN_JSON
 from .origins import check_type
 from .request import Meta, Readable
 
 MEDIA_TYPES = frozenset({MEDIA_TYPE, PLAIN_JSON})
+OF_CLOUDEVENTS = frozenset({STRUCTURED, BATCHED})
+"""What an enqueue may be, too; other endpoints find that members are missing."""
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 COMPRESSIONS = ["gzip"]
 DEEPEST = 200
@@ -42,6 +45,8 @@ HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
     """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
 
+    A batch of CloudEvents is an array; it is the member `events` of the object.
+
     InvalidPayload: it is not a JSON object that can be stored without loss.
     InvalidRequest: its media type is not supported, or is missing and there is no key.
     BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
@@ -55,16 +60,18 @@ def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
         raise UnfinishedBody(str(problem) or "The request body did not arrive.") from problem
     if not body.strip():
         return None
-    content_type = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    content_type = media_type(meta)
     if not content_type:
         check_type(meta)
-    elif content_type not in MEDIA_TYPES:
+    elif content_type not in MEDIA_TYPES and content_type not in OF_CLOUDEVENTS:
         raise InvalidRequest(
             f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
             received=content_type,
             supported=sorted(MEDIA_TYPES),
         )
     document: Any = parse_json(body)
+    if content_type == BATCHED and type(document) is list:
+        return {EVENTS: document}
     if type(document) is not dict:
         raise InvalidPayload("The request body must be a JSON object.")
     return document

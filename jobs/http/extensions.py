@@ -42,12 +42,16 @@ EXTENSIONS = [
 name of its own), and documents from which the worker protocol differs in a requirement."""
 TENANTS = "urn:ojs:ext:multi-tenancy"
 """Added unless `MULTI_TENANCY` is off."""
+ENCRYPTION = "urn:ojs:ext:encryption"
+"""Added where the extra `encryption` is installed."""
 HISTORY = "urn:ojs:ext:execution-history"
 """Added where events are recorded."""
 SCHEMAS = "urn:ojs:ext:schema-registry"
 """Added where the extra `schemas` is installed."""
 WEBHOOKS = "urn:ojs:ext:webhooks"
 """Added where there is a record of events to send."""
+CLOUDEVENTS = "urn:ojs:ext:x:django-ojs:cloudevents"
+"""Added by `has_cloudevents`."""
 TRACING = "urn:ojs:ext:distributed-tracing"
 OBSERVABILITY = "urn:ojs:ext:observability"
 """Added by `observed`."""
@@ -65,12 +69,20 @@ def extensions(meta: Mapping[str, Any]) -> list[str]:
     return [
         *EXTENSIONS,
         *([TENANTS] if ojs_settings.MULTI_TENANCY != "off" else []),
+        *([ENCRYPTION] if find_spec("cryptography") else []),
         *([HISTORY] if ojs_settings.RECORD_EVENTS else []),
         *([SCHEMAS] if is_installed() else []),
         *([WEBHOOKS] if ojs_settings.RECORD_EVENTS else []),
+        *([CLOUDEVENTS] if has_cloudevents() else []),
         *observed(),
         *([REALTIME] if is_live(meta) else []),
     ]
+
+
+def has_cloudevents() -> bool:
+    """Whether events are recorded, have a source of their own, and triggers may have JSONPath."""
+    has_source = bool(ojs_settings.CLOUDEVENTS_SOURCE or ojs_settings.SITE_URL)
+    return ojs_settings.RECORD_EVENTS and has_source and find_spec("jsonpath") is not None
 
 
 def observed() -> list[str]:

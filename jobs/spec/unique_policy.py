@@ -104,6 +104,11 @@ NAMES = Names()
 class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique jobs §2."):
     keys = Names(kind="dimension", known=DIMENSIONS)
     key = Anything(hidden=True)
+    digest = Text(
+        "The key itself, from a client that encrypts the arguments afterwards (extension "
+        "interactions §4): the SHA-256 of OJS unique jobs §4.1, in lower-case hexadecimal.",
+        pattern=re.compile("[0-9a-f]{64}"),
+    )
     args_keys = Names("Members of the first argument, if not all of them count.")
     meta_keys = Names("Members of `meta`, if that is one of the keys.")
     period = PolicyLength("How long a job counts as a duplicate.")
@@ -156,7 +161,11 @@ def read_policy(
     literal = given.get("key")
     if isinstance(literal, str) and literal:
         dimensions["key"] = literal
+    digest = Unique.digest.under(given, "unique")
     keys, args_keys = _keys(given)
+    if digest:
+        # Its arguments cannot be read any more.
+        args_keys = None
     if "queue" in keys:
         dimensions["queue"] = queue
     chosen = _chosen(args, args_keys)
@@ -172,7 +181,7 @@ def read_policy(
     if version is not None and (not keys or "version" in keys):
         dimensions["version"] = version_text(version)
     return UniquePolicy(
-        unique_key(dimensions),
+        digest or unique_key(dimensions),
         _states(given),
         _period(given),
         Unique.on_conflict.under(given, "unique") or "reject",

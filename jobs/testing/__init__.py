@@ -34,6 +34,7 @@ from django.db.models import F
 from .. import engine, place
 from ..engine import ClaimedJob
 from ..models import Job, Workflow
+from ..payloads.chain import open_args
 from ..spec.lifecycle import State
 from ..spec.timestamps import parse_timestamp
 from .found import Criteria, FoundJob
@@ -95,7 +96,7 @@ def all_enqueued(
         job
         for job in _all()
         if (type is None or job.type == type)
-        and (args is None or job.args == wanted)
+        and (args is None or open_args(job.args, job.meta) == wanted)
         and (queue is None or job.queue == queue)
         and (meta is None or meta.items() <= job.meta.items())
     ]

@@ -80,6 +80,7 @@ def selected(job: str) -> Callable[[Scene], Said]:
 
 
 NOTHING = on("available")
+PAYLOAD = {"data": "W10=", "metadata": {"encoding": "json/plain"}}
 HOW: dict[str, Callable[[Scene], Said]] = {
     "OJS jobs.create": on("", **JOB),
     "OJS jobs.batch": on("", jobs=[JOB]),
@@ -104,6 +105,8 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "OJS history.purge": lambda s: Said("", None, "before=2020-01-01T00:00:00Z"),
     "OJS job-specs.create": on("", specs={"a.new": "v1"}),
     "OJS schemas.register": on("", job_type="a.new", version="1.0.0", schema={"type": "array"}),
+    "OJS codec.encode": on("", payloads=[PAYLOAD]),
+    "OJS codec.decode": on("", payloads=[PAYLOAD]),
     "OJS webhooks.create": on("", url="https://example.com/", events=["job.*"]),
     "OJS webhooks.update": on("", events=["job.failed"]),
     "OJS dead-letter.retrieve": on("dead"),

@@ -27,6 +27,7 @@ EXTENSIONS = {
     "urn:ojs:ext:bulk-operations": "level-4-advanced/bulk",
     "urn:ojs:ext:dead-letter": "ext-dead-letter",
     "urn:ojs:ext:durable-execution": "ext-durable-execution",
+    "urn:ojs:ext:encryption": "ext-encryption",
     "urn:ojs:ext:experimental:job-versioning": "ext-job-versioning",
     "urn:ojs:ext:fair-scheduling": "ext-fair-scheduling",
     "urn:ojs:ext:multi-tenancy": "ext-multi-tenancy",

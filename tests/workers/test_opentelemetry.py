@@ -488,6 +488,22 @@ def test_a_worker_reports_in_the_span_of_its_attempt(spans, working, kind, args,
 
 
 @pytest.mark.django_db(transaction=True)
+def test_what_an_error_says_of_an_encrypted_job_is_in_no_span(spans, working, settings):
+    settings.OJS = settings.OJS | {
+        "ENQUEUE_MIDDLEWARE": ["jobs.codecs.Encode"],
+        "EXECUTION_MIDDLEWARE": ["jobs.codecs.Decode"],
+    }
+    jobs.enqueue("tests.plain", ["broken"], queue="mail")
+
+    WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
+
+    process = spans("mail process")
+    assert process.status.status_code == StatusCode.ERROR
+    assert process.attributes["error.message"] == "[encrypted]"
+    assert "broken" not in process.to_json()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_report_that_is_refused_is_an_error_at_both_ends(spans, working):
     jobs.enqueue("tests.cancelled", queue="mail")
 

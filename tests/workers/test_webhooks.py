@@ -639,3 +639,36 @@ def test_a_signature_is_as_old_as_its_attempt(api):
     assert [int(headers["X-OJS-Timestamp"]) for headers, _ in receiver.received] == [
         int(datetime.fromisoformat(each["at"]).timestamp()) for each in attempts
     ]
+
+
+@pytest.mark.parametrize("format", ["cloudevents", "cloudevents-binary"])
+def test_a_subscription_gets_cloudevents_if_it_wants_them(api, settings, format):
+    settings.OJS = settings.OJS | {"CLOUDEVENTS_SOURCE": "ojs://shop/prod"}
+    with receiving(500) as receiver:
+        hook = made(api, receiver.at(), format=format)
+        assert hook["format"] == format
+        job_id = complete_a_job(api)
+        sent()
+        sent()
+
+    (headers, body), (same_headers, same_body) = receiver.received
+    expected = {
+        "specversion": "1.0",
+        "type": "org.openjobspec.job.completed",
+        "source": "ojs://shop/prod",
+        "subject": job_id,
+    }
+    if format == "cloudevents":
+        assert headers["Content-Type"] == "application/cloudevents+json"
+        event = json.loads(body)
+        assert event["datacontenttype"] == "application/json"
+        data = event["data"]
+    else:
+        assert headers["Content-Type"] == "application/json"
+        event = {name[3:]: text for name, text in headers.items() if name.startswith("ce-")}
+        assert event["id"] == same_headers["ce-id"]
+        data = json.loads(body)
+    assert event.items() >= expected.items()
+    assert data["job_id"] == job_id
+    assert body == same_body
+    assert is_signed(hook["secret"], headers, body)

@@ -25,7 +25,7 @@ from jobs.admin.job_form import WIDE, projects
 from jobs.errors import Conflict, OJSError, TooManyConnections
 from jobs.store.database import atomic
 
-from ..models import DeliveryState, WebhookDelivery, WebhookSubscription
+from ..models import DeliveryState, WebhookDelivery, WebhookFormat, WebhookSubscription
 from ..webhooks import delivery, subscriptions
 from ..webhooks.requests import TIMEOUTS, read_changes
 
@@ -53,6 +53,12 @@ class SubscriptionForm(forms.ModelForm):
         widget=forms.Textarea(attrs=LINES),
         help_text=_("One a line; empty: all."),
     )
+    format = forms.ChoiceField(
+        label=_("Format"),
+        choices=WebhookFormat.choices,
+        required=False,
+        help_text=_("How events are written."),
+    )
     timeout = forms.IntegerField(
         label=_("Seconds that an attempt may take"),
         min_value=TIMEOUTS[0],
@@ -74,7 +80,7 @@ class SubscriptionForm(forms.ModelForm):
 
     class Meta:
         model = WebhookSubscription
-        fields: ClassVar[list[str]] = ["url", "timeout"]
+        fields: ClassVar[list[str]] = ["url", "format", "timeout"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,6 +101,7 @@ class SubscriptionForm(forms.ModelForm):
         body = {
             "url": data["url"].strip(),
             "events": lists["events"],
+            "format": data["format"] or None,
             "timeout": data["timeout"],
             "filter": {name: lists[name] for name in LISTS[1:] if lists[name]},
         }
@@ -184,7 +191,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
         return self.has_manage_permission(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        asked = ("url", *LISTS, "timeout")
+        asked = ("url", *LISTS, "format", "timeout")
         if obj is None:
             return [(None, {"fields": (*asked, "project", "reason")})]
         now = ("state", "last_success", "failing", "waiting", "latest")

@@ -15,7 +15,13 @@ from .operation import (
     OperationStep,
     Phase,
 )
-from .webhook import DeliveryState, WebhookCounter, WebhookDelivery, WebhookSubscription
+from .webhook import (
+    DeliveryState,
+    WebhookCounter,
+    WebhookDelivery,
+    WebhookFormat,
+    WebhookSubscription,
+)
 from .worker import Worker, default_heartbeat_timeout
 
 __all__ = [
@@ -44,6 +50,7 @@ __all__ = [
     "Sweep",
     "WebhookCounter",
     "WebhookDelivery",
+    "WebhookFormat",
     "WebhookSubscription",
     "Worker",
     "default_heartbeat_timeout",

@@ -18,6 +18,14 @@ from jobs.store import clock
 LONGEST_SECRET = 255
 
 
+class WebhookFormat(models.TextChoices):
+    """How an event is written (OJS CloudEvents §7.2 `content_mode`)."""
+
+    OJS = "ojs", _("Open Job Spec")
+    STRUCTURED = "cloudevents", _("CloudEvents, structured")
+    BINARY = "cloudevents-binary", _("CloudEvents, binary")
+
+
 class SubscriptionQuerySet(models.QuerySet["WebhookSubscription"]):
     def active(self) -> SubscriptionQuerySet:
         return self.filter(active=True)
@@ -45,6 +53,9 @@ class WebhookSubscription(models.Model):
     metadata = models.JSONField(default=dict, blank=True)
     timeout = models.PositiveIntegerField(default=30)
     """Seconds that an attempt may take."""
+    format = models.CharField(
+        max_length=18, choices=WebhookFormat, default=WebhookFormat.OJS, db_default="ojs"
+    )
     project = models.CharField(max_length=100, blank=True, default="")
     """The project of the key that made it: it gets the events of its jobs only; empty: all."""
 

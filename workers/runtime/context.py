@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from jobs.engine import Failure
 from jobs.options import JSON
 from jobs.spec.jsonable import jsonable
 
@@ -31,6 +32,13 @@ class Progress:
     value: float | None
     """From 0 to 1; None if only the data is reported."""
     data: dict[str, Any] | None
+
+
+class Vault(Protocol):
+    """Encodes what an execution writes (`jobs.codecs.Decode`)."""
+
+    def seal(self, value: Any) -> Any: ...
+    def conceal(self, failure: Failure) -> Failure: ...
 
 
 class WorkerLink:
@@ -98,16 +106,19 @@ class JobContext:
         """W3C trace context of the span around the handler; empty if there is none."""
         self.metadata: dict[str, object] = {}
         """Shared between the middleware and the handler of this execution."""
-        self._document = document
-        self.has_checkpoint = checkpoint is not None
+        self.document = document
+        """Returns the whole envelope, as OJS JSON."""
+        self.vault: Vault | None = None
+        """Encodes what this execution writes, if its arguments were encoded."""
+        self.has_checkpoint = False
         """Whether an earlier attempt, or this one, has saved its state."""
-        self.last_checkpoint: JSON = checkpoint.get("state") if checkpoint else None
+        self.last_checkpoint: JSON = None
         """What `checkpoint()` saved last; None if nothing was."""
         self._done: dict[str, JSON] = {}
         """Step → its result, of the steps that are done."""
         self._called: set[str] = set()
-        if isinstance(self.last_checkpoint, dict) and STEPS in self.last_checkpoint:
-            self._take_steps(self.last_checkpoint)
+        if checkpoint is not None:
+            self.restore(checkpoint.get("state"))
         self.line = NO_LINK
         self._is_cancelled = False
         self.cancelled_because = ""
@@ -116,7 +127,7 @@ class JobContext:
     @property
     def job(self) -> dict[str, Any]:
         """The whole envelope, as OJS JSON."""
-        return self._document()
+        return self.document()
 
     @property
     def version(self) -> JSON:
@@ -181,7 +192,14 @@ class JobContext:
         together: dict[str, Any] = {STEPS: done}
         if state is not None:
             together[STATE] = state
-        self.line.keep(self, together if done else state)
+        kept = together if done else state
+        self.line.keep(self, kept if self.vault is None else self.vault.seal(kept))
+
+    def restore(self, kept: JSON) -> None:
+        """Take what an earlier attempt saved, once it is decoded."""
+        self.has_checkpoint, self.last_checkpoint = True, kept
+        if isinstance(kept, dict) and STEPS in kept:
+            self._take_steps(kept)
 
     def _take_steps(self, kept: dict[str, Any]) -> None:
         """Take apart what `_keep` has put together."""

@@ -109,16 +109,23 @@ def completion(context: JobContext, result: Any) -> Completion:
 
 def failed(context: JobContext, problem: BaseException, handler: Handler | None = None) -> Failure:
     failure = failure_of(problem, context.id, context.worker_id, context.attempt)
+    if context.vault is not None and not isinstance(problem, JobTimeout):
+        failure = context.vault.conceal(failure)
     return failure if handler is None else handler.judge(failure, problem)
 
 
 def _log(context: JobContext, problem: BaseException) -> None:
     """Log that an attempt failed, and where (OJS logging §6.3)."""
     if isinstance(problem, Directive):
-        context.log("Ended by %r.", problem)
+        context.log("Ended by %r.", problem if context.vault is None else type(problem).__name__)
         return
     level = logging.WARNING if context.cancelled else logging.ERROR
     template = "Attempt %d of %d failed: %s"
+    if context.vault is not None:
+        # Neither its message nor its frames: they may quote the arguments.
+        hidden = f"{type(problem).__qualname__} [encrypted]"
+        context.log(template, context.attempt, context.max_attempts, hidden, level=level)
+        return
     where = type(problem), problem, frames_of(problem)
     context.log(
         template, context.attempt, context.max_attempts, problem, level=level, exc_info=where

@@ -106,6 +106,9 @@ def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: in
 
 def type_name(kind: type[BaseException]) -> str:
     """The name for retry policies: `ValueError`, but `shop.errors.CardDeclined`."""
+    name: str = getattr(kind, "type_on_wire", "")
+    if name:
+        return name
     name = kind.__qualname__
     full = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
     return legible(full)[:TYPE]

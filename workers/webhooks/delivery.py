@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import orjson
 from django.db import IntegrityError
 from django.db.models import Count, F, Q
 from django.db.models.functions import Now
@@ -31,14 +32,16 @@ from jobs.errors import TooManyConnections
 from jobs.http import outbound
 from jobs.http.renderers import dumps
 from jobs.record import events
+from jobs.spec import cloudevents
 from jobs.spec.identifiers import uuid7
 from jobs.spec.timestamps import format_timestamp
 from jobs.store import clock
 from jobs.store.database import atomic, connection
 
-from ..models import DeliveryState, WebhookDelivery, WebhookSubscription
+from ..models import DeliveryState, WebhookDelivery, WebhookFormat, WebhookSubscription
 from ..outbox import LEASE, Outbox
 from . import counting
+from .fan_out import written
 
 logger = logging.getLogger("workers.webhooks")
 
@@ -150,13 +153,30 @@ def read_retry_after(text: str, now: datetime) -> timedelta | None:
     return min(max(asked, timedelta(seconds=1)), LONGEST_PAUSE)
 
 
-def headers_of(row: WebhookDelivery, subscription: WebhookSubscription, now: datetime) -> Any:
+def message_of(
+    row: WebhookDelivery, subscription: WebhookSubscription
+) -> tuple[dict[str, str], bytes]:
+    """The headers that belong to the body, and the body; every attempt has the same.
+
+    A CloudEvent is stored in structured mode. In binary mode its attributes are headers (OJS
+    CloudEvents §9.3), which the signature does not cover.
+    """
+    body = row.body.encode()
+    event = orjson.loads(body) if b'"datacontenttype"' in body else {}
+    if "datacontenttype" not in event:
+        return {"Content-Type": "application/json"}, body
+    if subscription.format == WebhookFormat.BINARY:
+        return cloudevents.in_headers(event), dumps(event["data"])
+    return {"Content-Type": cloudevents.STRUCTURED}, body
+
+
+def headers_of(
+    row: WebhookDelivery, subscription: WebhookSubscription, body: bytes, now: datetime
+) -> dict[str, str]:
     """The headers of an attempt, signed with each secret of the subscription (§5.3, §8.1)."""
     moment = int(now.timestamp())
-    body = row.body.encode()
     signed = [outbound.sign(each, body, moment) for each in subscription.secrets_at(now)]
     return {
-        "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
         "X-OJS-Event-Type": row.event_type,
         "X-OJS-Delivery-ID": row.name,
@@ -169,14 +189,15 @@ def headers_of(row: WebhookDelivery, subscription: WebhookSubscription, now: dat
 def attempt_of(
     row: WebhookDelivery, subscription: WebhookSubscription, now: datetime, *, is_slow: bool = False
 ) -> Attempt:
+    headers, body = message_of(row, subscription)
     return Attempt(
         key=row.pk,
         subscription=subscription.pk,
         event_type=row.event_type,
         number=row.tries,
         url=subscription.url,
-        body=row.body.encode(),
-        headers=headers_of(row, subscription, now),
+        body=body,
+        headers=headers | headers_of(row, subscription, body, now),
         timeout=subscription.timeout,
         is_slow=is_slow,
         at=now,
@@ -380,7 +401,7 @@ def test(subscription: WebhookSubscription) -> Outcome:
         event_id=envelope["id"],
         event_type=TEST,
         subject=subscription.name,
-        body=dumps(envelope).decode(),
+        body=written(envelope, is_cloudevent=subscription.format != WebhookFormat.OJS),
         created_at=now,
         next_try_at=now,
         tries=1,

@@ -20,11 +20,12 @@ from jobs.conf import ojs_settings
 from jobs.http.renderers import dumps
 from jobs.models import Event, Workflow
 from jobs.record import events
+from jobs.spec import cloudevents
 from jobs.spec.identifiers import parse_uuid
 from jobs.store import clock
 from jobs.store.database import alias, atomic, connection
 
-from ..models import EventCursor, WebhookDelivery, WebhookSubscription
+from ..models import EventCursor, WebhookDelivery, WebhookFormat, WebhookSubscription
 from .requests import NEVER_SENT, matches
 
 NAME = "webhooks"
@@ -108,14 +109,14 @@ def _deliveries(rows: Sequence[Event], interests: Sequence[Interest]) -> list[We
         if project:
             own = _projects_of([event for event, _ in pairs])
             pairs = [pair for pair in pairs if own.get(pair[0].subject) == project]
-        bodies = _bodies([event for event, _ in pairs], project)
+        bodies = _bodies(pairs, project)
         found += [
             WebhookDelivery(
                 subscription=row,
                 event_id=events.cursor_of(event),
                 event_type=event.type,
                 subject=event.subject,
-                body=bodies[event.pk],
+                body=bodies[event.pk, _is_cloudevent(row)],
                 created_at=now,
                 next_try_at=now,
             )
@@ -124,14 +125,30 @@ def _deliveries(rows: Sequence[Event], interests: Sequence[Interest]) -> list[We
     return found
 
 
-def _bodies(wanted: Sequence[Event], project: str) -> dict[int, str]:
-    """The envelopes of events as JSON, without values that not everyone may see."""
-    each = list({event.pk: event for event in wanted}.values())
-    documents = events.event_documents(each, project=project)
+def _is_cloudevent(row: WebhookSubscription) -> bool:
+    return row.format != WebhookFormat.OJS
+
+
+def _bodies(
+    pairs: Sequence[tuple[Event, WebhookSubscription]], project: str
+) -> dict[tuple[int, bool], str]:
+    """The envelopes of events as JSON, without values that not everyone may see.
+
+    By the event, and whether it is a CloudEvent: in structured mode, whatever the subscription's
+    is; the request's headers are made when it is sent.
+    """
+    each = list({event.pk: event for event, _ in pairs}.values())
+    shown = map(redact_quotes, events.event_documents(each, project=project))
+    documents = {event.pk: document for event, document in zip(each, shown, strict=True)}
     return {
-        event.pk: dumps(redact_quotes(document)).decode()
-        for event, document in zip(each, documents, strict=True)
+        (key, is_cloudevent): written(documents[key], is_cloudevent=is_cloudevent)
+        for key, is_cloudevent in {(event.pk, _is_cloudevent(row)) for event, row in pairs}
     }
+
+
+def written(document: dict[str, Any], *, is_cloudevent: bool) -> str:
+    """Return the body of a delivery."""
+    return dumps(cloudevents.of_event(document) if is_cloudevent else document).decode()
 
 
 def _projects_of(wanted: Sequence[Event]) -> dict[str, str]:

@@ -13,11 +13,22 @@ from jobs.http.parameters import OneOf, Page, Word
 from jobs.http.renderers import dumps
 from jobs.record.vocabulary import TYPES
 from jobs.spec.fields import Document, inside, refuse
-from jobs.spec.members import Boolean, Duration, Integer, Members, Object, Schema, Text, Texts
+from jobs.spec.members import (
+    Boolean,
+    Choice,
+    Duration,
+    Integer,
+    Members,
+    Object,
+    Schema,
+    Text,
+    Texts,
+    words,
+)
 from jobs.spec.operator_requests import Reason
 from jobs.spec.validation import QUEUE_LENGTH, TYPE_LENGTH
 
-from ..models import DeliveryState
+from ..models import DeliveryState, WebhookFormat
 from ..models.webhook import LONGEST_SECRET
 
 MOST_PATTERNS = 100
@@ -99,6 +110,10 @@ class ChangeSubscription(Members):
     filter = Object("Only events that match it; `null`: all.", of=EventFilter, nullable=True)
     active = Boolean("False: nothing is sent.")
     metadata = Object("Anything, 16 KB of JSON at most.")
+    format = Choice(
+        words(*WebhookFormat.values),
+        "How events are written: as OJS does, or as CloudEvents in structured or binary mode.",
+    )
     timeout = Integer("Seconds that an attempt may take.", least=TIMEOUTS[0], most=TIMEOUTS[1])
 
 
@@ -131,7 +146,7 @@ def read_changes(body: Document) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {
         name: value
-        for name in ("url", "events", "active", "metadata", "timeout")
+        for name in ("url", "events", "active", "metadata", "format", "timeout")
         if (value := getattr(ChangeSubscription, name).read(body)) is not None
     }
     if len(dumps(changes.get("metadata"))) > METADATA_SIZE:

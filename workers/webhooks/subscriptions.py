@@ -191,6 +191,7 @@ def document(row: WebhookSubscription) -> dict[str, Any]:
         "events": row.events,
         "active": row.active,
         "metadata": row.metadata,
+        "format": row.format,
         "timeout": row.timeout,
         "created_at": format_timestamp(row.created_at),
     }

@@ -24,6 +24,7 @@ from ..schema import (
     UUID,
     anything,
     array,
+    boolean,
     enum,
     free,
     integer,
@@ -132,8 +133,33 @@ OPERATIONS = {
                 ref("JobReply"),
                 {"job": JOB, "deduplicated": True},
             ),
+            207: Reply(
+                "What became of each CloudEvent of a batch.",
+                obj(
+                    "results accepted failed",
+                    results=array(
+                        obj(
+                            id=nullable(text()),
+                            source=nullable(text()),
+                            job_id=UUID,
+                            deduplicated=boolean(),
+                            error=free("Why it made no job."),
+                        )
+                    ),
+                    accepted=COUNT,
+                    failed=COUNT,
+                ),
+                {
+                    "results": [
+                        {"id": "evt_1", "source": "https://shop.example", "job_id": JOB["id"]}
+                    ],
+                    "accepted": 1,
+                    "failed": 0,
+                },
+            ),
         },
-        "PUSH (OJS HTTP §9.1).",
+        "PUSH (OJS HTTP §9.1). It also takes a CloudEvent, as `application/cloudevents+json`, in "
+        "headers that begin with `ce-`, or several as `application/cloudevents-batch+json`.",
         body=Envelope,
         example=NEW_JOB,
         headers=(TENANT, BLOCK_TIMEOUT),

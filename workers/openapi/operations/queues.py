@@ -219,7 +219,8 @@ OPERATIONS = {
                 {"events": [EVENT], "cursor": EVENT["id"], "has_more": False},
             )
         },
-        "OJS events §6.4.",
+        "OJS events §6.4. With `Accept: application/cloudevents-batch+json` the body is an array "
+        "of CloudEvents, and the cursor is in `OJS-Cursor` and `OJS-Has-More`.",
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",

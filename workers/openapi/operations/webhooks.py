@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.errors import Conflict, NotFound, NotInstalled, TooManyConnections
 from jobs.spec.operator_requests import Reason
 
-from ...models import DeliveryState
+from ...models import DeliveryState, WebhookFormat
 from ...webhooks.requests import ChangeSubscription, NewSubscription, RotateSecret
 from ..operation import Operation, Reply
 from ..refusals import refuses
@@ -24,6 +24,7 @@ ABOUT = {
     "active": boolean(),
     "disabled_reason": text("Why the server disabled it."),
     "metadata": free(),
+    "format": enum(*WebhookFormat.values),
     "timeout": integer("Seconds that an attempt may take."),
     "created_at": TIME,
     "delivered_at": text("When a delivery last succeeded.", format="date-time"),
@@ -32,7 +33,7 @@ ABOUT = {
         "Until when deliveries are signed with the previous secret as well.", format="date-time"
     ),
 }
-ALWAYS = "id url events active metadata timeout created_at"
+ALWAYS = "id url events active metadata format timeout created_at"
 SUBSCRIPTION = obj(ALWAYS, **ABOUT)
 REPLIED = obj(f"{ALWAYS} subscription", **ABOUT, subscription=SUBSCRIPTION)
 SECRET = {"secret": text("Not shown again.")}
@@ -49,6 +50,7 @@ GIVEN = {
     "events": ["job.completed", "job.failed"],
     "active": True,
     "metadata": {"owner": "platform-team"},
+    "format": "ojs",
     "timeout": 30,
     "created_at": "2026-02-15T22:00:00.000Z",
     "filter": {"queues": ["payments"]},

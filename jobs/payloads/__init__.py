@@ -1,0 +1,5 @@
+"""Payloads: their codecs and keys, and values that are stored elsewhere.
+
+Only processes of a site that has the keys come here: where it enqueues jobs, where it runs them,
+and its codec server. Neither the engine nor a binding does.
+"""

@@ -1,0 +1,87 @@
+"""Keys of the site: a function of its own returns them (OJS encryption §10).
+
+    def keys() -> dict[str, bytes]:
+        return {"key-2026-02": new, "key-2025-08": old}
+
+The first one encrypts; all of them decrypt. The function is called for each payload, so what asks
+a service keeps the answer for a while.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from ..conf import ojs_settings
+
+SIZE = 32
+VARIABLE = "CODEC_KEYS"
+
+
+def of_environment() -> dict[str, bytes]:
+    """Read `CODEC_KEYS`, or the file that `CODEC_KEYS_FILE` names: `id=base64` for each key,
+    separated by commas, the current one first.
+
+    Raises:
+        ImproperlyConfigured: it is something else.
+    """
+    file = os.environ.get(f"{VARIABLE}_FILE")
+    text = Path(file).read_text() if file else os.environ.get(VARIABLE, "")
+    found = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, _, key = entry.partition("=")
+        try:
+            found[name] = base64.b64decode(key, validate=True)
+        except binascii.Error:
+            # It is not quoted: it may be most of a key.
+            raise ImproperlyConfigured(f"{VARIABLE}: key {name!r} is not base64.") from None
+    return found
+
+
+def known() -> Mapping[str, bytes]:
+    """Return the site's keys, the current one first.
+
+    Raises:
+        ImproperlyConfigured: the function cannot be imported, or a key is not 32 bytes.
+    """
+    path = ojs_settings.CODEC_KEYS
+    try:
+        function = import_string(path)
+    except ImportError as problem:
+        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {problem}') from problem
+    found: Mapping[str, bytes] = function()
+    for name, key in found.items():
+        if not name or not isinstance(key, bytes) or len(key) != SIZE:
+            raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: key {name!r} is not {SIZE} bytes.')
+    return found
+
+
+def current() -> tuple[str, bytes]:
+    """Return the key that encrypts, and its id.
+
+    Raises:
+        ImproperlyConfigured: there is none.
+    """
+    return next(iter(_any().items()))
+
+
+def find(name: str) -> bytes | None:
+    """
+    Raises:
+        ImproperlyConfigured: there is no key at all.
+    """
+    return _any().get(name)
+
+
+def _any() -> Mapping[str, bytes]:
+    found = known()
+    if not found:
+        path = ojs_settings.CODEC_KEYS
+        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {path} returned no key.')
+    return found
