@@ -391,7 +391,7 @@ THERE |= {
     ),
     ("queues.configure", (422, "unsupported")): with_body({"max_size_bytes": 1}),
     ("queues.destroy", (409, "conflict")): with_body({"strategy": "reject"}),
-    ("pools.configure", (422, "unsupported")): with_body({"queues": ["a"], "isolated": True}),
+    ("pools.configure", (409, "conflict")): with_body(lambda s: isolating(s)),
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),

@@ -326,6 +326,8 @@ class FetchOptions(TypedDict, total=False):
     visibility_timeout: timedelta | None
     registered: bool
     """A worker that never registered gets no jobs (AGQ §6)."""
+    pool: str | None
+    """The worker pool it fetches through; None, the default: the one in the worker's labels."""
 
 
 def fetch(
@@ -373,6 +375,7 @@ def _claim_options(
         "visibility_timeout": options.get("visibility_timeout"),
         "project": project,
         "count": options.get("count", 1),
+        "pool": options.get("pool"),
         "gate": gate.REGISTERED if options.get("registered") else gate.GATE,
     }
 

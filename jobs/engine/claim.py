@@ -12,6 +12,7 @@ a fetch does not depend on the reaper.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypedDict, Unpack
 from uuid import UUID
@@ -47,6 +48,8 @@ class ClaimOptions(TypedDict, total=False):
     """For jobs that set none themselves; None, the default, means the one in the settings."""
     project: str
     """Only jobs of this project; empty, the default, means any project."""
+    pool: str | None
+    """The worker pool to claim through; None, the default, means the one in the worker's labels."""
     gate: Gate
     """What else must be checked of the worker, which then supplies `able` and `versions`."""
 
@@ -102,11 +105,14 @@ def claim_request(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> Cla
         options.get("versions", ANY_VERSION),
         options.get("project", ""),
         gate=options.get("gate", OPEN),
+        pool=options.get("pool"),
     )
 
 
 def _jobs(request: ClaimRequest, claimed: Claimed) -> list[ClaimedJob]:
-    jobs = claim_within_limits(request) if claimed.is_limited else claimed.jobs
+    jobs = claimed.jobs
+    if claimed.is_limited:
+        jobs = claim_within_limits(replace(request, pool=claimed.pool))
     begun = {job.workflow_id for job in jobs if job.workflow_id is not None}
     if begun:
         mark_started(begun)

@@ -1,10 +1,11 @@
-"""Claims under the limits of queues, rate keys and tenants (OJS rate limiting, multi-tenancy;
-worker protocol §8.3).
+"""Claims under the limits of queues, rate keys, tenants and worker pools (OJS rate limiting,
+multi-tenancy, fair scheduling; worker protocol §8.3).
 
-Used only if one of the queues has limits or has seen jobs with limits. The steps: find the open
-keys with waiting jobs, lock their partitions in key order, count the running jobs, choose jobs by
-priority and age, and claim exactly those. All in one transaction, so that no two fetches can take
-the same free place; running jobs are counted each time, so that no counter can drift.
+Used only if one of the queues has limits or has seen jobs with limits, or if the worker's pool has
+rules. The steps: lock the pool, find the open keys with waiting jobs, lock their partitions in key
+order, count the running jobs, choose jobs by priority and age, and claim exactly those. All in one
+transaction, so that no two fetches can take the same free place; running jobs are counted each
+time, so that no counter can drift.
 
 In a queue that tenants share, each takes its turn (`turns`), within its own limit.
 """
@@ -37,7 +38,7 @@ from ..store.contract import ClaimRequest
 from ..store.database import run
 from ..store.portable import open_queues, skips_locked
 from ..store.stores import store
-from . import turns
+from . import pool_rules, turns
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY, make_known, running_jobs
@@ -93,7 +94,13 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
     """
     claimed: list[ClaimedJob] = []
     with ending() as ended:
-        queues = open_queues(request.queues)
+        # First of all locks: whoever configures a pool locks its queues afterwards.
+        pool = pool_rules.locked(request.pool)
+        if pool is not None:
+            request = replace(request, count=pool.room(request.count))
+            if request.count < 1:
+                return []
+        queues = open_queues(request.queues, request.pool)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
         capped = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
         capped |= Q(has_tenants=True)
@@ -111,8 +118,12 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
         suiting = Job.objects.all().suiting(request.types, request.able, request.versions)
         suiting = scope_to(suiting, request.project)
         _measure(partitions, now)
-        for queue in queues:
-            room = _room(limited.get(queue), partitions, request.count - len(claimed))
+        plan = [(queue, request.count) for queue in queues]
+        if pool is not None:
+            plan = pool.plan(queues, request.count, now)
+        for queue, most in plan:
+            left = min(most, request.count - len(claimed))
+            room = _room(limited.get(queue), partitions, left)
             if room < 1:
                 continue
             keys = [key for key in keyed.get(queue, ()) if partitions[key].left > 0]
@@ -144,6 +155,8 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
                     if key in partitions:
                         partitions[key].give(job.id)
             claimed += given
+        if pool is not None:
+            pool.take(claimed, now)
         ended += _settle(partitions, keyed, now)
     return claimed
 

@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
-from ..errors import NotFound
-from ..models import Pool, PoolStrategy
+from django.db.models import Q
+
+from ..errors import Conflict, NotFound
+from ..models import Event, Job, Pool, PoolPlace, PoolStrategy, Queue
 from ..record import dashboard
 from ..record.events import pool_event, record
 from ..spec.lifecycle import State
-from ..store import clock
+from ..store import clock, wakeup
 from ..store.database import atomic
+from . import queue_policy
+from .pool_rules import BATCH, give_places
 
 
 def configure(name: str, columns: dict[str, Any]) -> tuple[Pool, bool]:
-    """Make or replace a pool; return it and whether it is new. The next fetch goes by it."""
+    """Make or replace a pool; return it and whether it is new. The next fetch goes by it.
+
+    Raises:
+        Conflict: another pool isolates one of the queues.
+    """
     with atomic():
         row, created = Pool.objects.get_or_create(pk=name, defaults=columns)
         row = Pool.objects.select_for_update().get(pk=name)
-        before = row.strategy
+        before, limit = row.strategy, None if created else row.concurrency
         changed = any(getattr(row, column) != value for column, value in columns.items())
-        Pool.objects.filter(pk=name).update(**columns, updated_at=clock.now())
+        prevents = columns["starvation_prevention"].get("enabled", False)
+        has_rules = columns["concurrency"] is not None or prevents
+        rules = {"has_rules": has_rules, "full_since": None}
+        if columns["starvation_prevention"] != row.starvation_prevention:
+            # Slices of another length mean nothing.
+            rules["dispatches"] = {}
+        Pool.objects.filter(pk=name).update(**columns, **rules, updated_at=clock.now())
         row.refresh_from_db()
+        _isolate(name, row.queues if row.is_isolated else [])
+        if row.concurrency is None:
+            PoolPlace.objects.filter(pool=name).delete()
+        elif limit is None:
+            _place_running_jobs(name)
         if changed:
             about = {"previous_strategy": before, "new_strategy": row.strategy}
             record([pool_event("scheduling.rebalanced", name, **about)])
+            # A fetch may have waited for room.
+            wakeup.notify(row.queues)
     return row, created
 
 
@@ -35,9 +57,60 @@ def delete(name: str) -> None:
     Raises:
         NotFound: there is no such pool.
     """
-    deleted, _ = Pool.objects.filter(pk=name).delete()
-    if not deleted:
-        raise _not_found(name)
+    with atomic():
+        pool = Pool.objects.select_for_update().filter(pk=name).first()
+        if pool is None:
+            raise _not_found(name)
+        _isolate(name, [])
+        PoolPlace.objects.filter(pool=name).delete()
+        pool.delete()
+
+
+def _isolate(name: str, queues: Sequence[str]) -> None:
+    """Let only this pool's workers get jobs of these queues, and of no others (§6.3).
+
+    Raises:
+        Conflict: another pool isolates one of them.
+    """
+    if queues:
+        queue_policy.make(queues, queue_policy.default_policy())
+    rows = Queue.objects.filter(Q(pk__in=queues) | Q(isolated_by=name)).order_by("pk")
+    before = dict(rows.select_for_update().values_list("pk", "isolated_by"))
+    for queue in queues:
+        other = before.get(queue, "")
+        if other not in ("", name):
+            raise Conflict(
+                f"The pool '{other}' isolates the queue '{queue}': only one can.",
+                pool=other,
+                queue=queue,
+            )
+    Queue.objects.filter(pk__in=set(before).difference(queues)).update(isolated_by="")
+    Queue.objects.filter(pk__in=queues).exclude(isolated_by=name).update(isolated_by=name)
+
+
+def _place_running_jobs(name: str) -> None:
+    """Give places to the jobs that run already when a pool gets its limit.
+
+    The record of events says which; without it they do not count.
+    """
+    running = Job.objects.active().filter(reserved_for__isnull=False)
+    attempts = {str(job_id): attempt for job_id, attempt in running.values_list("pk", "attempt")}
+    names = sorted(attempts)
+    latest: dict[str, tuple[int | None, str]] = {}
+    for start in range(0, len(names), BATCH):
+        started = Event.objects.filter(
+            type="job.started", subject__in=names[start : start + BATCH]
+        ).order_by("id")
+        for subject, attempt, data in started.values_list("subject", "attempt", "data"):
+            latest[subject] = attempt, (data or {}).get("pool", "")
+    give_places(
+        name,
+        [
+            UUID(subject)
+            for subject, (attempt, pool) in latest.items()
+            if pool == name and attempt == attempts[subject]
+        ],
+    )
 
 
 def find(name: str) -> Pool:

@@ -104,10 +104,10 @@ def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
 
     Raises:
         NotFound: there is no such queue, or no target.
-        Conflict: it has unfinished jobs, and the strategy is `reject`.
+        Conflict: it has unfinished jobs, and the strategy is `reject`; or a pool isolates it.
     """
     with atomic():
-        locked(name)
+        _refuse_isolated(locked(name))
         if strategy == "reject":
             _refuse_unfinished(name)
         else:
@@ -120,7 +120,7 @@ def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
     elif strategy == "move":
         touched = _move(name, target)
     with atomic():
-        locked(name)
+        _refuse_isolated(locked(name))
         if _unfinished(name).exists():
             return touched, False
         Queue.objects.filter(pk=name).delete()
@@ -138,6 +138,17 @@ def locked(name: str) -> Queue:
     if queue is None:
         raise NotFound(f"Queue '{name}' not found.", resource_type="queue", resource_id=name)
     return queue
+
+
+def _refuse_isolated(queue: Queue) -> None:
+    # The next job would make it again, for every worker.
+    if queue.isolated_by:
+        raise Conflict(
+            f"The worker pool '{queue.isolated_by}' isolates the queue '{queue.pk}'.",
+            hint="Take it out of the pool first.",
+            pool=queue.isolated_by,
+            queue=queue.pk,
+        )
 
 
 def _unfinished(name: str) -> Any:

@@ -14,7 +14,7 @@ from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
-from .pool import Pool, PoolStrategy
+from .pool import Pool, PoolPlace, PoolStrategy
 from .queue import Listener, Queue, QueuePolicy
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from .schema import JobSchema, SchemaMode, SchemaRegistry, ValidationMode
@@ -43,6 +43,7 @@ __all__ = [
     "OperatorAction",
     "OverlapPolicy",
     "Pool",
+    "PoolPlace",
     "PoolStrategy",
     "ProgressReport",
     "Queue",

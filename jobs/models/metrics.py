@@ -41,6 +41,9 @@ class QueueFlow(models.Model):
     queue = models.CharField(max_length=128, primary_key=True)
     minutes = models.JSONField(default=dict)
     """Minute since 1970 → [jobs that became available, jobs that ran, their seconds]."""
+    dispatches = models.JSONField(default=dict, db_default={})
+    """Worker pool, or empty for none → {"total": jobs handed out, "slices": slice since 1970 →
+    [jobs, those whose wait is known, their seconds]} (`jobs.record.scheduling`)."""
 
     class Meta:
         verbose_name = _("queue flow")

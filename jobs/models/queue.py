@@ -10,13 +10,20 @@ from django.utils.translation import gettext_lazy as _
 
 from ..store import clock
 
+IS_PAUSED = Q(paused_at__isnull=False) & (Q(paused_until__isnull=True) | Q(paused_until__gt=Now()))
+
 
 class QueueQuerySet(models.QuerySet["Queue"]):
     def paused(self) -> QueueQuerySet:
         """Queues from which nothing is fetched now; a pause may end automatically."""
-        return self.filter(paused_at__isnull=False).filter(
-            Q(paused_until__isnull=True) | Q(paused_until__gt=Now())
+        return self.filter(IS_PAUSED)
+
+    def closed_to(self, pool: str) -> QueueQuerySet:
+        """Queues that are paused, or isolated by another pool than this (fair scheduling §6.3)."""
+        paused = Q(
+            Q(paused_until__isnull=True) | Q(paused_until__gt=Now()), paused_at__isnull=False
         )
+        return self.filter(paused | ~Q(isolated_by__in=("", pool)))
 
     def limited(self) -> QueueQuerySet:
         """Queues whose fetches must check limits (OJS worker protocol §8.3, rate limiting §8)."""
@@ -45,6 +52,8 @@ class Queue(models.Model):
     jobs."""
     turn = models.JSONField(default=dict, db_default={}, blank=True)
     """Whose turn it is; see `jobs.engine.turns`."""
+    isolated_by = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """The worker pool whose workers alone get its jobs (OJS fair scheduling §6.3); or empty."""
     is_guarded = models.BooleanField(default=False, db_default=False)
     """Its configuration has rules for new jobs; derived from `config`."""
     max_depth = models.PositiveIntegerField(null=True, blank=True)

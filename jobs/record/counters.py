@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from django.db.models import Q
 
 from ..conf import ojs_settings
 from ..models import Event, JobCounter, QueueFlow
+from . import scheduling
 
 READ = ("subject", "queue", "job_type", "attempt", "time", "data")
 """The columns of an event that counting needs, besides `type` and `worker_id`."""
@@ -93,6 +94,7 @@ def add(events: Sequence[Any]) -> None:
     events = [event for event in events if event.job_type]
     series: dict[tuple[str, str], _Counts] = defaultdict(_Counts)
     flows: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0.0]))
+    dispatches: dict[str, scheduling.Fresh] = defaultdict(scheduling.fresh)
     for event, since in _with_beginnings(events):
         counts = series[event.queue, event.job_type]
         flow = flows[event.queue][int(event.time.timestamp() // 60)]
@@ -103,6 +105,7 @@ def add(events: Sequence[Any]) -> None:
             flow[0] += 1
             counts.numbers["enqueued"] += _is_first(event)
         elif event.type == "job.started":
+            scheduling.observe(dispatches[event.queue], event, since)
             if since is not None:
                 counts.waited((event.time - since).total_seconds())
         else:
@@ -112,7 +115,7 @@ def add(events: Sequence[Any]) -> None:
                 flow[1] += 1
                 flow[2] += seconds
     _store(series)
-    _store_flows(flows)
+    _store_flows(flows, dispatches)
 
 
 def _is_first(event: Any) -> bool:
@@ -231,7 +234,9 @@ def _add(counter: JobCounter, counts: _Counts) -> None:
         counter.queue_times = merged(counter.queue_times, counts.queue_times)
 
 
-def _store_flows(flows: dict[str, dict[int, list[float]]]) -> None:
+def _store_flows(
+    flows: dict[str, dict[int, list[float]]], dispatches: Mapping[str, scheduling.Fresh]
+) -> None:
     rows = QueueFlow.objects.in_bulk(list(flows))
     for queue, minutes in flows.items():
         row = rows.setdefault(queue, QueueFlow(queue=queue))
@@ -240,12 +245,14 @@ def _store_flows(flows: dict[str, dict[int, list[float]]]) -> None:
             row.minutes[str(minute)] = [a + b for a, b in zip(before, numbers, strict=True)]
         last = max(map(int, row.minutes))
         row.minutes = {m: numbers for m, numbers in row.minutes.items() if int(m) > last - KEPT}
+        if queue in dispatches:
+            scheduling.merge(row, dispatches[queue])
     QueueFlow.objects.bulk_create(
         [rows[queue] for queue in sorted(rows)],
         batch_size=500,
         update_conflicts=True,
         unique_fields=["queue"],
-        update_fields=["minutes"],
+        update_fields=["minutes", "dispatches"],
     )
 
 

@@ -93,6 +93,10 @@ TYPES = {
     # Worker pools (OJS fair scheduling §11.1)
     "scheduling.rebalanced": "The queues, weights or strategy of a pool were changed. `pool`, "
     "`previous_strategy`, `new_strategy`.",
+    "scheduling.pool_overloaded": "A fetch found the limit of a pool reached. `pool`, "
+    "`active_jobs`, `waiting_jobs`.",
+    "scheduling.queue_starved": "Jobs of a queue waited for longer than the rotation interval, "
+    "until its turn was forced. `pool`, `queue`, `duration`, `available_count`.",
     # Webhooks (OJS webhooks §11.1)
     "webhook.subscription.created": "A subscription was made. `subscription_id`, `events`.",
     "webhook.subscription.deleted": "A subscription was deleted. As above.",

@@ -75,6 +75,8 @@ class ClaimRequest:
     asks_limits: bool = True
     """Whether queues may have limits; False skips the check."""
     gate: Gate = OPEN
+    pool: str | None = None
+    """The worker pool; empty for none, None if the worker's labels say it."""
 
     def admitted(self, admission: Admission) -> ClaimRequest:
         """Return the request narrowed to what the gate admits."""
@@ -94,7 +96,9 @@ class Claimed(NamedTuple):
 
     jobs: list[ClaimedJob]
     is_limited: bool = False
-    """Nothing was claimed, because a queue has limits: its jobs are claimed under its lock."""
+    """Nothing was claimed, because a queue or the pool has limits: jobs are claimed under locks."""
+    pool: str | None = None
+    """Then: the pool of the request, or of the worker."""
 
 
 class Completed(NamedTuple):

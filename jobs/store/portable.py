@@ -7,6 +7,7 @@ inherits the verbs that work the same on every database.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,11 +20,12 @@ from django.db.models.lookups import LessThan
 
 from ..access.projects import scope_to
 from ..conf import ojs_settings
-from ..models import Checkpoint, Job, JobError, Maintenance, Queue, SchemaRegistry
+from ..models import Checkpoint, Job, JobError, Maintenance, Pool, Queue, SchemaRegistry
 from ..models import Event as EventRow
 from ..record.events import discarded_events, job_event, record
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, timeout_details
 from ..spec.lifecycle import TERMINAL, Event, State
+from ..spec.pools import pool_of
 from ..spec.reports import Completion
 from ..spec.retry import RetryPolicy, by_dead_letter
 from ..spec.validation import NewJob
@@ -152,13 +154,15 @@ class PortableStore:
             request = request.through_gate()
             if request.count < 1:
                 return Claimed([])
-            if request.asks_limits and _are_limited(request.queues):
-                return Claimed([], is_limited=True)
+            pool = pool_of(request.able) if request.pool is None else request.pool
+            request = replace(request, pool=pool)
+            if request.asks_limits and (_are_limited(request.queues) or _has_rules(pool)):
+                return Claimed([], is_limited=True, pool=pool)
             return Claimed(self._claim_available(request))
 
     def _claim_available(self, request: ClaimRequest) -> list[ClaimedJob]:
         ids: list[UUID] = []
-        wanted = open_queues(request.queues)
+        wanted = open_queues(request.queues, request.pool)
         # Jobs with a rate limit are claimed only under its lock.
         suiting = Job.objects.unexpired().suiting(request.types, request.able, request.versions)
         fetchable = scope_to(suiting, request.project).filter(rate_key="")
@@ -201,7 +205,13 @@ class PortableStore:
             record(
                 [job_event("job.enqueued", job, time=now) for job in due]
                 + [
-                    job_event("job.started", job, time=now, worker_id=request.worker_id)
+                    job_event(
+                        "job.started",
+                        job,
+                        time=now,
+                        worker_id=request.worker_id,
+                        data={"pool": request.pool} if request.pool else None,
+                    )
                     for job in claimed
                 ]
             )
@@ -377,16 +387,21 @@ def _enqueued_data(job: NewJob) -> dict[str, Any]:
     return {"priority": job.priority}
 
 
-def open_queues(queues: Sequence[str]) -> list[str]:
-    """Return the queues that hand out jobs now; none during maintenance."""
+def open_queues(queues: Sequence[str], pool: str | None) -> list[str]:
+    """Return the queues that hand out jobs to this pool now; none during maintenance."""
     if Maintenance.objects.on().exists():
         return []
-    paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
-    return [queue for queue in queues if queue not in paused]
+    closed = Queue.objects.closed_to(pool or "").filter(pk__in=queues)
+    names = set(closed.values_list("pk", flat=True))
+    return [queue for queue in queues if queue not in names]
 
 
 def _are_limited(queues: Sequence[str]) -> bool:
     return Queue.objects.limited().filter(pk__in=queues).exists()
+
+
+def _has_rules(pool: str) -> bool:
+    return bool(pool) and Pool.objects.filter(pk=pool, has_rules=True).exists()
 
 
 def _reservation(request: ClaimRequest, at: datetime | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from jobs.engine import maintenance
 from jobs.http.authentication import make_key
 from jobs.models import Event, Job, OperatorAction, Queue, Tenant
 from tests.database import connection
-from tests.factories import JobFactory, WorkerFactory, ahead
+from tests.factories import JobFactory, ahead
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
@@ -436,71 +436,3 @@ def test_metrics_have_a_label_for_each_tenant_up_to_a_number(api, monkeypatch):
     for name, number in (("d", "1.0"), ("a", "1.0"), ("_other", "2.0")):
         assert depth % (name, number) in lines
     assert 'ojs_tenant_jobs_active{queue="default",tenant_id="d"} 1.0' in lines
-
-
-# Worker pools
-
-
-def test_a_pool_is_made_listed_and_searched_by_its_strategy(api):
-    weighted = {"high": {"weight": 70}, "low": {"weight": 30}}
-    made = put(api, f"{POOLS}/night", {"strategy": "weighted", "queues": weighted})
-    assert (made.status_code, made.json()["pool"]["weights"]) == (201, {"high": 70, "low": 30})
-    put(api, f"{POOLS}/night", {"queues": ["low", "high"], "strategy": "strict"})
-    WorkerFactory(worker_id="w1", labels=["pool:night"])
-    jobs.enqueue("a.b", queue="high")
-    jobs.enqueue("a.b", queue="low")
-
-    first = api.send("workers/fetch", {"pool": "night", "worker_id": "w1"}).json()["jobs"]
-
-    assert [job["queue"] for job in first] == ["low"]
-    (pool,) = api.see("admin/pools").json()["items"]
-    assert (pool["active_workers"], pool["active_jobs"]) == (1, 1)
-    assert "weights" not in pool
-    assert api.delete(f"{POOLS}/night").status_code == 200
-    assert code(api.send("workers/fetch", {"pool": "night"})) == (404, "not_found")
-
-
-def test_a_worker_says_its_pool_when_it_registers(api):
-    about = {"worker_id": "w1", "hostname": "h", "pid": 1, "queues": ["a"], "concurrency": 1}
-    api.send("workers/register", about | {"pool": "night", "labels": ["gpu"]})
-
-    assert api.see("admin/workers/w1").json()["labels"] == ["gpu", "pool:night"]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "least", "most"), [("round-robin", 60, 140), ("weighted", 120, 195)]
-)
-def test_every_queue_of_a_pool_gets_its_turn(strategy, least, most):
-    weights = {"often": 4, "seldom": 1}
-
-    first = [engine.pools.search_order(weights, strategy)[0] for _ in range(200)]
-
-    assert least < first.count("often") < most
-
-
-def test_the_deepest_queue_comes_first_if_the_strategy_says_so():
-    JobFactory(queue="a")
-    JobFactory.create_batch(3, queue="b")
-    for name in ("a", "b", "c"):
-        Queue.objects.get_or_create(pk=name)
-
-    assert engine.pools.search_order(dict.fromkeys("cab", 1), "least-loaded") == ["b", "a", "c"]
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "field"),
-    [
-        ({}, 400, "queues"),
-        ({"queues": []}, 400, "queues"),
-        ({"queues": ["a"], "strategy": "random"}, 400, "strategy"),
-        ({"queues": ["a"], "weights": {"b": 1}}, 400, "weights.b"),
-        ({"queues": ["a"], "weights": {"a": 0}}, 400, "weights.a"),
-        ({"queues": ["a"], "name": "other"}, 400, "name"),
-        ({"queues": ["a"], "concurrency": 5}, 422, "concurrency"),
-        ({"queues": ["a"], "isolated": True}, 422, "isolated"),
-    ],
-)
-def test_a_wrong_pool_is_refused(api, body, status, field):
-    reply = put(api, f"{POOLS}/night", body)
-
-    assert (reply.status_code, refusal(reply)["details"]["field"]) == (status, field)

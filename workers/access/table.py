@@ -51,6 +51,7 @@ declare(
     admin("pools.retrieve", READ, NOTHING, reads=True),
     admin("pools.configure", WRITE, NOTHING),
     admin("pools.destroy", WRITE, NOTHING),
+    admin("scheduling.retrieve", READ, NOTHING, reads=True),
     admin("marks.list", READ, OWN, reads=True),
     admin("marks.create", WRITE, OWN),
     admin("statistics.retrieve", READ, NOTHING, reads=True),

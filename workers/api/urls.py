@@ -8,6 +8,7 @@ from django.urls import path
 from .bulk import AdminWorkerBulkViewSet as Bulk
 from .marks import MarkViewSet as Marks
 from .pools import PoolViewSet as Pools
+from .pools import SchedulingViewSet as Scheduling
 from .views import AdminWorkerViewSet as Workers
 from .views import StatisticsViewSet as Statistics
 from .webhooks import WebhookViewSet as Webhooks
@@ -29,6 +30,11 @@ urlpatterns = [
         f"{BASE}/pools/<str:name>",
         Pools.as_view({"get": "retrieve", "put": "configure", "delete": "destroy"}),
         name="admin-pool",
+    ),
+    path(
+        f"{BASE}/scheduling/stats",
+        Scheduling.as_view({"get": "retrieve"}),
+        name="admin-scheduling-stats",
     ),
     path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
     # Before a worker with the id "bulk", which can be given orders through its `directive`.

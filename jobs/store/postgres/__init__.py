@@ -14,6 +14,7 @@ import orjson
 from ...conf import ojs_settings
 from ...spec.batches import UniformBatch, representatives
 from ...spec.envelope import ERRORS_SHOWN
+from ...spec.pools import pool_of
 from ...spec.reports import Completion
 from ...spec.validation import NewJob
 from ..claimed import from_row
@@ -43,6 +44,33 @@ CLAIM = load(__name__, "claim")
 CLAIM_OF_PROJECT = CLAIM.replacing(
     "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
 )
+
+
+def _through_pool(claim: Statement) -> Statement:
+    """Return the variant for a worker pool, which the events name."""
+    for part, other in (
+        ("able::text LIKE '%\"pool:%' AS is_pooled", "false AS is_pooled"),
+        (
+            "AND name = ANY(:'queues'::text[])) AS is_limited",
+            """AND name = ANY(:'queues'::text[])
+               UNION ALL
+               SELECT 1 FROM ojs_jobs_pool WHERE name = :'pool' AND has_rules) AS is_limited""",
+        ),
+        ("OR isolated_by <> ''", "OR isolated_by NOT IN ('', :'pool')"),
+        ("worker_id, attempt, time)", "worker_id, attempt, time, data)"),
+        ("'', attempts_made, started_at", "'', attempts_made, started_at, NULL::jsonb"),
+        (
+            "reserved_by, attempt, started_at",
+            "reserved_by, attempt, started_at, CASE WHEN :'pool' <> '' "
+            "THEN jsonb_build_object('pool', :'pool'::text) END",
+        ),
+    ):
+        claim = claim.replacing(part, other)
+    return claim
+
+
+CLAIM_THROUGH_POOL = _through_pool(CLAIM)
+CLAIM_OF_PROJECT_THROUGH_POOL = _through_pool(CLAIM_OF_PROJECT)
 INSERT_ONE = load(__name__, "insert_one")
 INSERT_EACH_CHOSEN = load(__name__, "insert_each")
 INSERT_UNIFORM_CHOSEN = load(__name__, "insert_uniform")
@@ -229,6 +257,8 @@ def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
 
 def _claim(request: ClaimRequest) -> Query:
     statement = CLAIM_OF_PROJECT if request.project else CLAIM
+    if request.pool is not None:
+        statement = CLAIM_OF_PROJECT_THROUGH_POOL if request.project else CLAIM_THROUGH_POOL
     return _gated(statement, request.gate).sized(
         limit=request.count, queue_count=len(request.queues), errors_shown=ERRORS_SHOWN
     ), {
@@ -241,7 +271,7 @@ def _claim(request: ClaimRequest) -> Query:
         "project": request.project,
         "asks_limits": request.asks_limits,
         "records_events": ojs_settings.RECORD_EVENTS,
-    }
+    } | ({} if request.pool is None else {"pool": request.pool})
 
 
 @cache
@@ -254,16 +284,24 @@ def _taken(request: ClaimRequest, rows: Rows) -> Claimed:
     left = rows[0][-1]
     if left is None:
         return Claimed([from_row(row[:-1]) for row in rows if row[0] is not None])
-    room, able, versions, is_limited = orjson.loads(left)
+    room, able, versions, is_limited, is_pooled = orjson.loads(left)
     if not room:
         return Claimed([])
+    pool = pool_of(able) if is_pooled else request.pool
     if is_limited:
-        return Claimed([], is_limited=True)
+        return Claimed([], is_limited=True, pool=pool)
     versions = versions or request.versions
     within = replace(
-        request, count=room, able=able, versions=versions, asks_limits=False, gate=OPEN
+        request,
+        count=room,
+        able=able,
+        versions=versions,
+        # Whether a pool that only the labels name has rules is not known yet.
+        asks_limits=is_pooled,
+        gate=OPEN,
+        pool=pool,
     )
-    return Claimed([from_row(row[:-1]) for row in run(*_claim(within)) if row[0] is not None])
+    return _taken(within, run(*_claim(within)))
 
 
 def _complete(completions: Sequence[Completion], followed: bool) -> Query:

@@ -18,7 +18,8 @@
 -- A `Gate` with further checks of the worker replaces this row. `room` is how many jobs the worker
 -- may have, null for any number. For a worker that accepts only some versions (`versions` is not
 -- null), or with limited queues, nothing is claimed here, so that neither makes the statement longer
--- for all others: there is always a row to read, which reports it.
+-- for all others: there is always a row to read, which reports it. The same holds for a worker whose
+-- labels name a pool, which another statement claims for.
 WITH gate AS MATERIALIZED (
     SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions
 ), entry AS MATERIALIZED (
@@ -27,15 +28,18 @@ WITH gate AS MATERIALIZED (
                SELECT 1
                  FROM ojs_jobs_queue
                 WHERE (concurrency IS NOT NULL OR has_limits)
-                  AND name = ANY(:'queues'::text[])) AS is_limited
+                  AND name = ANY(:'queues'::text[])) AS is_limited,
+           able::text LIKE '%"pool:%' AS is_pooled
       FROM gate
 ), wanted AS MATERIALIZED (
     SELECT name
       FROM (SELECT unnest(:'queues'::text[]) AS name LIMIT :queue_count) AS named
-     WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited AND versions IS NULL)
+     WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited AND NOT is_pooled
+                                        AND versions IS NULL)
        AND NOT coalesce((
            SELECT paused_at IS NOT NULL
                   AND coalesce(paused_until > statement_timestamp(), true)
+                  OR isolated_by <> ''
              FROM ojs_jobs_queue AS queue
             WHERE queue.name = named.name), false)
        AND NOT EXISTS (SELECT 1
@@ -138,8 +142,8 @@ SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, m
        (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
           FROM ojs_jobs_checkpoint AS kept
          WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),
-       CASE WHEN is_limited OR versions IS NOT NULL
-            THEN jsonb_build_array(room, able, versions, is_limited)::text END
+       CASE WHEN is_limited OR is_pooled OR versions IS NOT NULL
+            THEN jsonb_build_array(room, able, versions, is_limited, is_pooled)::text END
   FROM entry
   LEFT JOIN claimed ON true
  ORDER BY array_position(:'queues'::text[], queue::text), priority DESC, enqueued_at, id;

@@ -83,6 +83,7 @@ def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
     sender = requests.worker_id(body, caller)
     asked: dict[str, Any] = {
         "queues": requests.queues(body),
+        "pool": requests.Fetch.pool.read(body) or None,
         "count": requests.count(body),
         "types": requests.Fetch.types.read(body),
         "visibility_timeout": requests.requested_extension(body),

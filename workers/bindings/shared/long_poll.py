@@ -33,7 +33,8 @@ class WaitingForWork(Waiting[Answer]):
     ) -> None:
         """
         Args:
-            asked: arguments of the fetch: `queues`, `types`, `worker_id` and `project`.
+            asked: arguments of the fetch: `queues`, `types`, `worker_id`, `project` and, where its
+                protocol knows them, its `pool`.
         """
         super().__init__(self._look, seconds, lambda: respond([]))
         self._claim = claim
@@ -42,6 +43,7 @@ class WaitingForWork(Waiting[Answer]):
         self._types: Sequence[str] | None = asked["types"]
         self._worker_id: str = asked["worker_id"]
         self._project: str = asked["project"]
+        self._pool: str | None = asked.get("pool")
         self._claimed: list[ClaimedJob] = []
 
     def _look(self) -> VerbResponse | None:
@@ -72,7 +74,7 @@ class WaitingForWork(Waiting[Answer]):
         await hub.hear(loop)
         able = await loop.in_thread(self._abilities)
         left = deadline - time.monotonic()
-        found = await hub.wait(waiter, self._queues, (able, self._project), None, left)
+        found = await hub.wait(waiter, self._queues, (able, self._project, self._pool), None, left)
         if found is None:
             return await self.give_up(loop, answer)
         made: Answer = found.answer

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from jobs.errors import NotFound, Unsupported
+from jobs.errors import Conflict, NotFound
 from jobs.spec.pools import ChangePool
 from jobs.spec.tenants import ChangeTenant, ChangeTenantLimits, TenantLimits
 
 from ..operation import Operation, Reply
 from ..refusals import refuses
-from ..schema import COUNT, TIME, array, boolean, enum, free, integer, number, obj, text
+from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, number, obj, text
 from .admin import BASE, FIRST, LINE, PAGINATION, SHORT
 
 TENANTS = f"{BASE}/tenants"
@@ -63,15 +63,40 @@ POOL_MEMBERS = {
     "queues": array(text()),
     "strategy": enum("strict", "round-robin", "weighted", "least-loaded"),
     "weights": free("Queue → its weight."),
+    "concurrency": nullable(COUNT),
+    "isolated": boolean("No other workers get jobs of its queues."),
+    "starvation_prevention": obj(
+        "enabled rotation_interval min_dispatch_ratio",
+        enabled=boolean(),
+        rotation_interval=text(),
+        min_dispatch_ratio=number(),
+    ),
     "active_workers": COUNT,
     "active_jobs": COUNT,
     "updated_at": TIME,
 }
-OF_POOL = "name queues strategy active_workers active_jobs updated_at"
+DISPATCHES = {
+    "dispatch_count_1m": nullable(COUNT),
+    "dispatch_ratio_1m": nullable(number("Of all jobs that were handed out.")),
+    "avg_wait_ms": nullable(COUNT),
+    "active_jobs": COUNT,
+    "waiting_jobs": COUNT,
+}
+DISPATCHED = " ".join(DISPATCHES)
+GIVEN = {
+    "dispatch_count_1m": 142,
+    "dispatch_ratio_1m": 0.45,
+    "avg_wait_ms": 12,
+    "active_jobs": 8,
+    "waiting_jobs": 31,
+}
+OF_POOL = "name queues strategy concurrency isolated active_workers active_jobs updated_at"
 CRITICAL = {
     "name": "critical-workers",
     "queues": ["critical", "payments"],
     "strategy": "strict",
+    "concurrency": 20,
+    "isolated": False,
     "active_workers": 4,
     "active_jobs": 12,
     "updated_at": "2026-02-12T10:30:00.000Z",
@@ -188,8 +213,63 @@ OPERATIONS = {
         {200: THE_POOL, 201: Reply("The pool, which is new.", WHOLE_POOL, THE_POOL.example)},
         "OJS fair scheduling §6.1. The next fetch that names it goes by it.",
         body=ChangePool,
-        example={"queues": ["critical", "payments"], "strategy": "strict"},
-        refusals=refuses(Unsupported, "The pool asks for what this server does not support."),
+        example={"queues": ["critical", "payments"], "concurrency": 20, "strategy": "strict"},
+        refusals=refuses(Conflict, "Another pool isolates one of the queues."),
+    ),
+    ("GET", f"{BASE}/scheduling/stats"): Operation(
+        "Tenants",
+        "Show what queues, worker pools and tenants were given lately",
+        {
+            200: Reply(
+                "In the last minute. Null where events or metrics are off.",
+                obj(
+                    "queues pools tenants window",
+                    queues=array(
+                        obj(f"name {DISPATCHED}", name=text(), **DISPATCHES),
+                    ),
+                    pools=array(
+                        obj(
+                            f"name {DISPATCHED} active_workers concurrency",
+                            name=text(),
+                            **DISPATCHES,
+                            active_workers=COUNT,
+                            concurrency=nullable(COUNT),
+                        )
+                    ),
+                    tenants=array(
+                        obj(
+                            "tenant_id active_jobs waiting_jobs completed_ratio",
+                            tenant_id=text(),
+                            active_jobs=COUNT,
+                            waiting_jobs=COUNT,
+                            completed_ratio=number("Of the jobs that completed lately."),
+                        )
+                    ),
+                    window=text(),
+                ),
+                {
+                    "queues": [{"name": "critical", **GIVEN}],
+                    "pools": [
+                        {
+                            "name": "critical-workers",
+                            **GIVEN,
+                            "active_workers": 4,
+                            "concurrency": 20,
+                        }
+                    ],
+                    "tenants": [
+                        {
+                            "tenant_id": "acme",
+                            "active_jobs": 3,
+                            "waiting_jobs": 12,
+                            "completed_ratio": 0.45,
+                        }
+                    ],
+                    "window": "PT1M",
+                },
+            )
+        },
+        "OJS fair scheduling §10.2. At most 1,000 of each, by name.",
     ),
     ("DELETE", POOL): Operation(
         "Tenants",
