@@ -18,6 +18,7 @@ from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.http.authentication import forget_keys, make_key
 from jobs.models import ApiKey, CronJob, Job
+from jobs.spec.pools import read_pool
 from jobs.spec.validation import new_job
 from jobs.store import clock
 from tests.access import test_walk_http as walk
@@ -114,6 +115,15 @@ EVERYWHERE: dict[Code, list[Callable[[Stage], Any]]] = {
 
 def with_body(body: Any, job: str = "available") -> Callable[[Stage], Any]:
     return lambda stage: stage.send(said=walk.Said(job, body))
+
+
+def with_an_isolated_queue(stage: Stage) -> Any:
+    queue = stage.scene.queue
+    engine.pools.configure("other", read_pool({"queues": [queue], "isolated": True}, "other"))
+    try:
+        return with_body({"queues": [queue], "isolated": True})(stage)
+    finally:
+        engine.pools.delete("other")
 
 
 def without_keys(encoding: str) -> Callable[[Stage], Any]:
@@ -391,7 +401,7 @@ THERE |= {
     ),
     ("queues.configure", (422, "unsupported")): with_body({"max_size_bytes": 1}),
     ("queues.destroy", (409, "conflict")): with_body({"strategy": "reject"}),
-    ("pools.configure", (409, "conflict")): with_body(lambda s: isolating(s)),
+    ("pools.configure", (409, "conflict")): with_an_isolated_queue,
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),

@@ -53,6 +53,7 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.SchemaMode,
     job_models.SchemaRegistry,
     job_models.Pool,
+    job_models.PoolPlace,
     job_models.Tenant,
     job_models.OperatorAction,
     models.WebhookDelivery,

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -15,6 +17,7 @@ from .. import engine
 from ..access.audit import of_request, record_action
 from ..errors import OJSError
 from ..models import Pool
+from ..record import scheduling
 from ..spec.pools import read_pool
 from ..store.database import atomic
 from .base import OJSModelAdmin, may
@@ -33,17 +36,34 @@ class PoolForm(forms.ModelForm):
         required=False,
         help_text=_("A JSON object: queue and weight. Other queues have the weight 1."),
     )
+    starvation_prevention = JSONText(
+        label=_("Starvation prevention"),
+        rows=3,
+        kind="object",
+        required=False,
+        help_text=_("A JSON object: enabled, rotation_interval, min_dispatch_ratio."),
+    )
 
     class Meta:
         model = Pool
-        fields = ("name", "queues", "strategy", "weights")
+        fields = (
+            "name",
+            "queues",
+            "strategy",
+            "weights",
+            "concurrency",
+            "is_isolated",
+            "starvation_prevention",
+        )
 
     def clean(self) -> dict[str, Any]:
         """Check the values by the rules of the Admin API."""
         data: dict[str, Any] = super().clean() or {}
         if self.errors:
             return data
-        document = {name: data[name] for name in ("queues", "strategy", "weights")}
+        document = {name: data[name] for name in ("queues", "strategy", "weights", "concurrency")}
+        document["isolated"] = data["is_isolated"]
+        document["starvation_prevention"] = data["starvation_prevention"] or None
         try:
             self.columns = read_pool(document, data.get("name") or self.instance.pk)
         except OJSError as refusal:
@@ -55,7 +75,7 @@ class PoolForm(forms.ModelForm):
 @admin.register(Pool)
 class PoolAdmin(OJSModelAdmin):
     form = PoolForm
-    list_display = ("name", "shown_queues", "strategy")
+    list_display = ("name", "shown_queues", "strategy", "concurrency", "is_isolated")
     search_fields = ("name",)
     ordering = ("name",)
     sortable_by = ("name",)
@@ -69,7 +89,7 @@ class PoolAdmin(OJSModelAdmin):
         return self.has_manage_permission(request)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("name",) if obj is not None else ()
+        return ("name", "running", "lately") if obj is not None else ()
 
     def allowed(self, obj: Any) -> Collection[str]:
         return ("remove",)
@@ -91,6 +111,35 @@ class PoolAdmin(OJSModelAdmin):
         return ", ".join(
             f"{name} ({pool.weights[name]})" if name in pool.weights else name
             for name in pool.queues
+        )
+
+    @admin.display(description=_("active jobs"))
+    def running(self, pool: Pool) -> str:
+        """Those that take its places; without a limit they are not counted."""
+        if pool.concurrency is None:
+            return "–"
+        active = engine.pool_rules.active_jobs([pool.pk]).get(pool.pk, 0)
+        return f"{active} / {pool.concurrency}"
+
+    @admin.display(description=_("handed out in the last minute"))
+    def lately(self, pool: Pool) -> str:
+        found = scheduling.lately()
+        return format_html_join(
+            mark_safe("<br>"),
+            "{}",
+            (
+                (
+                    gettext("%(queue)s: %(count)d jobs, %(share)d %% of all, mean wait %(wait)d ms")
+                    % {
+                        "queue": queue,
+                        "count": given.jobs,
+                        "share": round(100 * found.ratio(given)),
+                        "wait": given.wait_ms,
+                    },
+                )
+                for queue in pool.queues
+                for given in [found.pairs.get((queue, pool.pk), scheduling.Dispatches())]
+            ),
         )
 
     @admin.action(description=_("Delete selected worker pools"), permissions=["manage"])

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from ..models import Event as EventRow
 from ..models import Job, Pool, PoolPlace, Queue
@@ -44,6 +44,18 @@ PLACE = """
 """
 
 
+IS_TAKEN = Exists(
+    Job.objects.active().filter(pk=OuterRef("job_id"), started_at=OuterRef("started_at"))
+)
+"""The job of a place is still in the attempt that took it."""
+
+
+def active_jobs(pools: Collection[str]) -> dict[str, int]:
+    """Return how many jobs take places of each of these pools, if any do."""
+    places = PoolPlace.objects.filter(IS_TAKEN, pool__in=pools).values_list("pool")
+    return dict(places.annotate(jobs=Count("pk")))
+
+
 class PoolRules:
     """The locked row of a pool, and what one fetch may have through it."""
 
@@ -58,10 +70,7 @@ class PoolRules:
         if most is None:
             return count
         places = PoolPlace.objects.filter(pool=self.row.pk)
-        of_place = Job.objects.active().filter(
-            pk=OuterRef("job_id"), started_at=OuterRef("started_at")
-        )
-        places.exclude(Exists(of_place)).delete()
+        places.exclude(IS_TAKEN).delete()
         taken = places.count()
         room = max(0, min(count, most - taken))
         self._note(is_full=count > 0 and not room, active=taken)

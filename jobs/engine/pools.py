@@ -35,8 +35,8 @@ def configure(name: str, columns: dict[str, Any]) -> tuple[Pool, bool]:
         has_rules = columns["concurrency"] is not None or prevents
         rules = {"has_rules": has_rules, "full_since": None}
         if columns["starvation_prevention"] != row.starvation_prevention:
-            # Slices of another length mean nothing.
-            rules["dispatches"] = {}
+            # Slices of another length mean nothing. What is counted for ever stays.
+            rules["dispatches"] = {"starved": row.dispatches.get("starved", {})}
         Pool.objects.filter(pk=name).update(**columns, **rules, updated_at=clock.now())
         row.refresh_from_db()
         _isolate(name, row.queues if row.is_isolated else [])

@@ -6,13 +6,13 @@ for it: the pool is in the event `job.started`. Empty where nothing is counted.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..models import QueueFlow
+from ..models import Pool, QueueFlow
 from ..store import clock
 
 SLICE = 10
@@ -125,3 +125,11 @@ def totals() -> dict[tuple[str, str], int]:
         for row in QueueFlow.objects.order_by("pk")
         for pool, entry in sorted(row.dispatches.items())
     }
+
+
+def starvations() -> Counter[str]:
+    """Return how often each queue waited in vain, as its pools have recorded it (§11.1)."""
+    found: Counter[str] = Counter()
+    for state in Pool.objects.exclude(dispatches={}).values_list("dispatches", flat=True):
+        found.update(state.get("starved", {}))
+    return found

@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from jobs.conf import ojs_settings
-from jobs.models import JobCounter, Queue
-from jobs.record import counters, dashboard, tenants
+from jobs.models import JobCounter, Pool, Queue
+from jobs.record import counters, dashboard, scheduling, tenants
 from jobs.spec.lifecycle import State
 from jobs.store import clock
 
-from ..fleet import autoscaling
+from ..fleet import autoscaling, pools
 from ..lifecycle import WorkerState
 from ..models import WebhookSubscription, Worker
 from ..webhooks import counting
@@ -121,6 +121,31 @@ FAMILIES = {
         ("tenant_id",),
         unit="1",
     ),
+    "ojs_scheduling_dispatch": Family(
+        "counter",
+        "Total jobs handed out.",
+        ("queue", "pool"),
+        "`pool` is empty without a worker pool; beyond 100 of a queue, `(other)`.",
+    ),
+    "ojs_scheduling_dispatch_ratio": Family(
+        "gauge",
+        "Share of a queue in the jobs handed out in the last minute.",
+        ("queue",),
+        unit="1",
+    ),
+    "ojs_scheduling_pool_utilization": Family(
+        "gauge",
+        "Active jobs of a worker pool divided by its limit.",
+        ("pool",),
+        "Of pools with `concurrency`.",
+        unit="1",
+    ),
+    "ojs_scheduling_starvation_events": Family(
+        "counter",
+        "Total times that a queue waited in vain for longer than its pool's rotation interval.",
+        ("queue",),
+        unit="{event}",
+    ),
     "ojs_webhook_delivery": Family(
         "counter",
         "Total attempts to deliver an event.",
@@ -201,8 +226,10 @@ class Collector:
         if ojs_settings.RECORD_EVENTS:  # no counters rather than counters that never change
             yield from _counters()
             yield from _webhooks()
+            yield from _dispatches()
         yield from _gauges()
         yield from _tenants()
+        yield _utilization()
 
 
 class _Current(Collector):
@@ -271,6 +298,30 @@ def _tenants() -> Iterator[Any]:
     for label, part in sorted(tenants.shares_by_label().items()):
         share.add_metric([label], part)
     yield from (active, depth, share)
+
+
+def _dispatches() -> Iterator[Any]:
+    """Counters of OJS fair scheduling §11.2."""
+    given = _family("ojs_scheduling_dispatch")
+    for pair, jobs in sorted(scheduling.totals().items())[:MOST_SERIES]:
+        given.add_metric(pair, jobs)
+    ratio = _family("ojs_scheduling_dispatch_ratio")
+    lately = scheduling.lately()
+    for queue, found in sorted(lately.queues.items())[:MOST_QUEUES]:
+        ratio.add_metric([queue], lately.ratio(found))
+    starved = _family("ojs_scheduling_starvation_events")
+    for queue, times in sorted(scheduling.starvations().items())[:MOST_QUEUES]:
+        starved.add_metric([queue], times)
+    yield from (given, ratio, starved)
+
+
+def _utilization() -> Any:
+    family = _family("ojs_scheduling_pool_utilization")
+    limited = list(Pool.objects.filter(concurrency__isnull=False).order_by("pk")[:MOST_SERIES])
+    does = pools.activity(limited) if limited else {}
+    for pool in limited:
+        family.add_metric([pool.pk], does[pool.pk].jobs / (pool.concurrency or 1))
+    return family
 
 
 def _gauges() -> Iterator[Any]:

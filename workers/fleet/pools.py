@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count
 
-from jobs.models import Job, Pool, PoolPlace
+from jobs import engine
+from jobs.models import Job, Pool
 from jobs.spec.pools import pool_of
 
 from ..models import Worker
@@ -34,10 +35,7 @@ def activity(pools: Collection[Pool]) -> dict[str, Activity]:
     for name, jobs in rows.annotate(jobs=Count("pk")) if members else ():
         held[pool_by_worker[name]] += jobs
     limited = [pool.pk for pool in pools if pool.concurrency is not None]
-    # A place whose job has moved on stays until the next fetch.
-    of_place = Job.objects.active().filter(pk=OuterRef("job_id"), started_at=OuterRef("started_at"))
-    places = PoolPlace.objects.filter(Exists(of_place), pool__in=limited).values_list("pool")
-    taken = dict(places.annotate(jobs=Count("pk")))
+    taken = engine.pool_rules.active_jobs(limited)
     return {
         pool.pk: Activity(
             workers[pool.pk], taken.get(pool.pk, 0) if pool.pk in limited else held[pool.pk]
