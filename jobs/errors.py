@@ -233,12 +233,20 @@ class TenantLimitExceeded(OJSError):
     hint = "Wait as long as Retry-After says; an operator sets the limits of tenants."
 
     def __init__(
-        self, tenant: str, limit: str, current: int, maximum: int, *, retry_after: int = 30
+        self,
+        tenant: str,
+        limit: str,
+        current: int,
+        maximum: int,
+        *,
+        retry_after: int = 30,
+        remaining: int | None = None,
     ) -> None:
         """
         Args:
             limit: its name in the tenant's limits, such as `max_queue_depth`.
             retry_after: seconds after which the producer may retry.
+            remaining: of a rate: how many jobs would have been accepted.
         """
         super().__init__(
             f"Tenant '{tenant}' has exceeded {limit} ({maximum}).",
@@ -248,6 +256,7 @@ class TenantLimitExceeded(OJSError):
             maximum=maximum,
         )
         self.retry_after = retry_after
+        self.remaining = remaining
 
 
 class TooManyConnections(OJSError):

@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..http.base import OJSViewSet
 from ..http.errors import error_document
+from ..http.rates import show_rate_of_tenants
 from ..http.request import Request
 from ..models import BulkRequest
 from ..record.events import bulk_event, record
@@ -66,9 +67,20 @@ class BulkViewSet(OJSViewSet):
         if len(documents) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(documents), ojs_settings.MAX_BULK)
         whole = Bulk.atomicity.read(body) == "atomic"
-        return self._answered("enqueue", body, lambda: self._enqueue(documents, whole))
+        projects: set[str] = set()
+        response = self._answered(
+            "enqueue", body, lambda: self._enqueue(documents, whole, projects)
+        )
+        show_rate_of_tenants(response, projects)
+        return response
 
-    def _enqueue(self, documents: list[Any], whole: bool) -> tuple[int, dict[str, Any]]:
+    def _enqueue(
+        self, documents: list[Any], whole: bool, projects: set[str]
+    ) -> tuple[int, dict[str, Any]]:
+        """
+        Args:
+            projects: gets those of the jobs.
+        """
         now = clock.now()
         done: Stored = {}
         for index, document in enumerate(documents):
@@ -77,6 +89,7 @@ class BulkViewSet(OJSViewSet):
             except OJSError as refusal:
                 done[index] = refusal
         valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}
+        projects.update(job.project for job in valid.values())
         trace(self.request.META, list(valid.values()))
         if not whole:
             done |= _store(valid)

@@ -14,11 +14,12 @@ from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
 from ..http.errors import error_document
 from ..http.parameters import BLOCK_TIMEOUT
+from ..http.rates import show_rate_of
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
 from ..spec import cloudevents, traces
-from ..spec.batches import Memory, checked_once, new_jobs, representatives, shared_targets
+from ..spec.batches import Memory, checked_once, new_jobs, shared_targets
 from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
 from ..spec.fields import refuse
@@ -122,7 +123,7 @@ def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
         return VerbResponse(known | {"deduplicated": True})
     response = VerbResponse(job_reply(envelope(job)), status=201)
     under_pressure(response, [job])
-    show_rate(response, [job])
+    show_rate_of(response, [job])
     response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
     return response
 
@@ -149,7 +150,7 @@ def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
         status=201,
     )
     under_pressure(response, jobs)
-    show_rate(response, jobs)
+    show_rate_of(response, jobs)
     return response
 
 
@@ -168,19 +169,6 @@ def under_pressure(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
         response["X-OJS-Queue-Depth"] = str(depth)
         response["X-OJS-Queue-Bound"] = str(bound)
         response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
-
-
-def show_rate(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
-    """Add headers with the state of the rate limit that the jobs have, if it is one (OJS rate
-    limiting §10.4)."""
-    limited = [job for job in representatives(jobs) if (job.rate_limit or {}).get("rate")]
-    if len({job.rate_key for job in limited}) != 1:
-        return
-    rate = (limited[-1].rate_limit or {})["rate"]
-    remaining, reset = engine.limits.remaining(limited[-1].rate_key, rate)
-    response["X-RateLimit-Limit"] = str(rate["limit"])
-    response["X-RateLimit-Remaining"] = str(remaining)
-    response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)
 
 
 def enqueued(job: NewJob) -> dict[str, Any]:

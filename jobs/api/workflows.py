@@ -14,6 +14,7 @@ from ..http.base import OJSViewSet
 from ..http.dialects import workflow_reply
 from ..http.paging import below_id, page
 from ..http.parameters import WorkflowQuery
+from ..http.rates import show_rate_of_tenants
 from ..http.request import Request
 from ..http.workflow_document import progress_document, summaries, workflow_document
 from ..models import Workflow
@@ -37,6 +38,7 @@ class WorkflowViewSet(OJSViewSet):
         workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"
+        show_rate_of_tenants(response, {workflow.project})
         return response
 
     def retrieve(self, request: Request, workflow_id: str) -> Response:

@@ -154,6 +154,23 @@ def waiting(tenant: str, most: int, indexes: Sequence[dict[str, Any]] = WAITING)
     return count
 
 
+def remaining(tenant: str) -> tuple[int, int, datetime] | None:
+    """Return how many jobs a tenant may enqueue in its window, how many more it may now, and when
+    one certainly may be; None without such a limit.
+
+    Call it after an enqueue: which tenants are limited is known then, and no query is needed for
+    the others.
+    """
+    if tenant not in schemas.limited_tenants():
+        return None
+    row = Tenant.objects.filter(pk=tenant, max_enqueue_rate__isnull=False).first()
+    if row is None:
+        return None
+    rate, now = row.max_enqueue_rate, clock.now()
+    found = rate_policy.room({"rate": rate}, Memory(row.enqueues), 0, now, None)
+    return rate["limit"], found.jobs, now if found.jobs else found.again_at or now
+
+
 def _admit(tenant: Tenant, new: Sequence[NewJob]) -> None:
     now = clock.now()
     for index, job in enumerate(new):
@@ -189,6 +206,7 @@ def _exceeds(tenant: Tenant, new: Sequence[NewJob], now: datetime) -> list[Tenan
                     room.current,
                     rate["limit"],
                     retry_after=max(1, math.ceil(again)),
+                    remaining=room.jobs,
                 )
             )
     if most is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.http import Http404
@@ -46,7 +47,7 @@ from ..store import clock
 from ..store.trouble import explain
 from .authentication import CHALLENGE, Caller
 from .request import Meta
-from .verbs import VerbResponse
+from .verbs import VerbResponse, show_rate
 
 logger = logging.getLogger("jobs.api")
 
@@ -133,12 +134,14 @@ def refusal(
         response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
     elif isinstance(problem, TenantLimitExceeded):
         response["Retry-After"] = str(problem.retry_after)
+        if problem.remaining is not None:
+            reset = clock.now() + timedelta(seconds=problem.retry_after)
+            show_rate(response, problem.details["maximum"], problem.remaining, reset)
     elif isinstance(problem, TooManyConnections):
         # OJS HTTP §18.2: as for any limit that a client has reached.
         response["Retry-After"] = str(problem.RETRY_AFTER)
-        response["X-RateLimit-Limit"] = str(problem.details["limit"])
-        response["X-RateLimit-Remaining"] = "0"
-        response["X-RateLimit-Reset"] = str(int(clock.now().timestamp()) + problem.RETRY_AFTER)
+        reset = clock.now() + timedelta(seconds=problem.RETRY_AFTER)
+        show_rate(response, problem.details["limit"], 0, reset)
     elif isinstance(problem, DatabaseUnavailable):
         response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .body import read_required
@@ -59,6 +60,18 @@ class VerbResponse:
 
     def __setitem__(self, name: str, text: str) -> None:
         self.headers[name] = text
+
+
+def show_rate(response: Any, limit: int, remaining: int, reset: datetime) -> None:
+    """Say how much more a client may do (OJS HTTP §18.1).
+
+    Args:
+        response: anything with headers by index.
+        reset: when at least one more will be possible.
+    """
+    response["X-RateLimit-Limit"] = str(limit)
+    response["X-RateLimit-Remaining"] = str(remaining)
+    response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)
 
 
 def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:

@@ -184,6 +184,30 @@ def test_each_limit_refuses_the_second_job(api, limits, job, status):
     assert acme.push(**job).status_code == 201
 
 
+def test_every_answer_to_an_enqueue_says_how_much_more_a_tenant_may(api):
+    """OJS HTTP §18.1, rate limiting §10.4."""
+    put(api, f"{TENANTS}/acme/limits", {"max_enqueue_rate": {"limit": 7, "period": "PT1H"}})
+    acme, job = of("acme"), {"type": "a.b", "args": []}
+    workflow = {"type": "chain", "steps": [job, job]}
+    answers = [
+        (acme.push(), 6),
+        (acme.push(rate_limit={"key": "k", "rate": {"limit": 1, "period": 9}}), 5),
+        (acme.send("jobs/batch", {"jobs": [job] * 2}), 3),
+        (acme.send("jobs/bulk", {"jobs": [job]}), 2),
+        (acme.send("workflows", workflow), 1),
+        (acme.send("jobs/batch", {"jobs": [job] * 2}), 1),
+        (acme.push(), 0),
+        (acme.push(), 0),
+    ]
+
+    assert [reply.status_code for reply, _ in answers] == [201] * 5 + [429, 201, 429]
+    for reply, remaining in answers:
+        found = reply.headers["X-RateLimit-Limit"], reply.headers["X-RateLimit-Remaining"]
+        assert found == ("7", str(remaining))
+        assert int(reply.headers["X-RateLimit-Reset"]) > 1_700_000_000
+    assert "X-RateLimit-Limit" not in of("other").push().headers
+
+
 def test_maintenance_refuses_the_jobs_of_a_limited_tenant_too(api):
     put(api, f"{TENANTS}/acme/limits", {"max_queue_depth": 9})
     maintenance.begin(actor=of_shell(), refuses_jobs=True)

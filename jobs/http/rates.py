@@ -1,0 +1,38 @@
+"""`X-RateLimit-*`: how much more a producer may enqueue (OJS HTTP §18.1, rate limiting §10.4).
+
+They are those of the tenant, or else of the one rate limit that all its jobs have. Answers to which
+neither applies have none, and cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from .. import engine
+from ..spec.batches import representatives
+from ..spec.tenants import DEFAULT
+from ..spec.validation import NewJob
+from .verbs import show_rate
+
+
+def show_rate_of(response: Any, jobs: Sequence[NewJob]) -> None:
+    """Add the headers to the answer to an enqueue of these jobs."""
+    distinct = list(representatives(jobs))
+    if show_rate_of_tenants(response, {job.project for job in distinct}):
+        return
+    limited = [job for job in distinct if (job.rate_limit or {}).get("rate")]
+    if len({job.rate_key for job in limited}) == 1:
+        rate = (limited[-1].rate_limit or {})["rate"]
+        show_rate(response, rate["limit"], *engine.limits.remaining(limited[-1].rate_key, rate))
+
+
+def show_rate_of_tenants(response: Any, projects: Collection[str]) -> bool:
+    """Add the headers if these are one project, whose enqueues are limited; return whether."""
+    if len(projects) != 1:
+        return False
+    (project,) = projects
+    found = engine.tenants.remaining(project or DEFAULT)
+    if found is not None:
+        show_rate(response, *found)
+    return found is not None
