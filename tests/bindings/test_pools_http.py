@@ -11,9 +11,11 @@ import jobs
 from jobs import engine
 from jobs.http.authentication import make_key
 from jobs.models import Event, Job, Pool, PoolPlace, Queue
+from jobs.record import scheduling
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 from workers import protocol
+from workers.chores import tallies
 
 pytestmark = pytest.mark.django_db
 
@@ -258,3 +260,72 @@ def test_a_queue_that_waited_in_vain_is_recorded_when_it_is_served(api):
 
     (event,) = Event.objects.filter(type="scheduling.queue_starved")
     assert (event.data["queue"], event.data["available_count"]) == ("b", 1)
+
+
+# Figures
+
+
+def test_figures_say_what_queues_pools_and_tenants_were_given(api):
+    pool(api, concurrency=4)
+    for name, count in (("a", 3), ("b", 2)):
+        jobs.enqueue_many([{"type": "a.b", "args": [], "queue": name}] * count)
+    jobs.enqueue("a.b", queue="b", meta={"tenant_id": "acme"})
+    fetch(api, count=3)
+    api.fetch("b")
+
+    figures = api.see("admin/scheduling/stats").json()
+
+    assert figures["window"] == "PT1M"
+    a, b = (found for found in figures["queues"] if found["name"] in ("a", "b"))
+    assert (a["dispatch_count_1m"], a["dispatch_ratio_1m"], a["active_jobs"]) == (3, 0.75, 3)
+    assert (b["dispatch_count_1m"], b["dispatch_ratio_1m"], b["waiting_jobs"]) == (1, 0.25, 2)
+    assert a["avg_wait_ms"] >= 0
+    (night,) = figures["pools"]
+    assert (night["name"], night["dispatch_count_1m"], night["active_jobs"]) == ("night", 3, 3)
+    assert (night["concurrency"], night["waiting_jobs"]) == (4, 2)
+    (acme,) = figures["tenants"]
+    assert (acme["tenant_id"], acme["waiting_jobs"]) == ("acme", 1)
+    lines = api.get(f"{V1}/metrics").content.decode().splitlines()
+    for line in (
+        'ojs_scheduling_dispatch_total{pool="night",queue="a"} 3.0',
+        'ojs_scheduling_dispatch_total{pool="",queue="b"} 1.0',
+        'ojs_scheduling_dispatch_ratio{queue="a"} 0.75',
+        'ojs_scheduling_pool_utilization{pool="night"} 0.75',
+    ):
+        assert line in lines
+
+
+def test_names_of_pools_in_figures_are_bounded(api, monkeypatch):
+    monkeypatch.setattr(scheduling, "MOST_POOLS", 2)
+    jobs.enqueue_many([{"type": "a.b", "args": []}] * 4)
+    for number in range(4):
+        WorkerFactory(worker_id=f"w{number}", labels=[f"pool:p{number}"])
+        protocol.fetch(["default"], worker_id=f"w{number}")
+        tallies.count()
+
+    assert set(scheduling.totals()) == {("default", name) for name in ("p0", "p1", "(other)")}
+
+
+def test_the_page_of_a_pool_says_what_it_does(api, admin_client):
+    pool(api, concurrency=4)
+    jobs.enqueue("a.b", queue="a")
+    fetch(api)
+    tallies.count()
+    url = "/admin/ojs_jobs/pool/night/change/"
+
+    page = admin_client.get(url).content.decode()
+
+    assert "1 / 4" in page
+    assert "a: 1 jobs, 100 % of all" in page
+    form = {
+        "queues": '["a"]',
+        "strategy": "strict",
+        "weights": "{}",
+        "concurrency": "7",
+        "is_isolated": "on",
+        "starvation_prevention": '{"enabled": true}',
+    }
+    assert admin_client.post(url, form).status_code == 302
+    row = Pool.objects.get()
+    assert (row.concurrency, row.is_isolated, row.has_rules) == (7, True, True)
+    assert row.starvation_prevention["min_dispatch_ratio"] == 0.05

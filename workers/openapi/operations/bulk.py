@@ -11,7 +11,7 @@ from jobs.spec.bulk_requests import BulkChange, BulkEnqueue, NewPriority
 from ..operation import Operation, Reply
 from ..refusals import MAINTAINED, NO_JOB, refuses
 from ..schema import COUNT, array, boolean, enum, free, integer, obj, ref, text
-from .jobs import JOB, NEW_JOB
+from .jobs import JOB, NEW_JOB, RATE_HEADERS
 
 ID = JOB["id"]
 KEY_HEADER = (IDEMPOTENCY_KEY,)
@@ -82,7 +82,7 @@ OPERATIONS = {
         "Bulk",
         "Enqueue many jobs",
         {
-            201: Reply("All of them.", ENQUEUED, CREATED),
+            201: Reply("All of them.", ENQUEUED, CREATED, RATE_HEADERS),
             207: Reply("Some of them; each item has its own result.", ENQUEUED),
             422: Reply(NONE, {"anyOf": [ENQUEUED, ref("ErrorReply")]}),
         },

@@ -123,7 +123,8 @@ OPERATIONS = {
         "Enqueue a job",
         {
             201: Reply(
-                "The job as it was stored. `X-RateLimit-*` are those of its own rate limit.",
+                "The job as it was stored. `X-RateLimit-*` are those of its tenant's rate of "
+                "enqueues, or else of its own rate limit.",
                 ref("JobReply"),
                 {"job": JOB},
                 ("Location", *RATE_HEADERS),
@@ -229,8 +230,8 @@ OPERATIONS = {
         "Enqueue many jobs: all or none",
         {
             201: Reply(
-                "All of them, in the order given. `X-RateLimit-*` are those of the rate limit that "
-                "the jobs have, if it is one.",
+                "All of them, in the order given. `X-RateLimit-*` are those of their tenant's "
+                "rate of enqueues, or else of the rate limit that the jobs have, if it is one.",
                 obj("jobs count enqueued failed", jobs=array(ref("Job")), count=COUNT)
                 | {"additionalProperties": True},
                 {"jobs": [JOB], "count": 1, "enqueued": 1, "failed": 0},

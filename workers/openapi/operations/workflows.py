@@ -18,6 +18,7 @@ from jobs.spec.workflow_plans import WorkflowRequest
 from ..operation import Operation, Reply
 from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, MISMATCH, Refusals, refuses
 from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
+from .jobs import RATE_HEADERS
 
 WORKFLOW = {
     "id": "019539a4-c000-7def-8000-1a2b3c4d5e6f",
@@ -120,7 +121,7 @@ OPERATIONS = {
                 "The workflow with its steps.",
                 ref("WorkflowReply"),
                 {"workflow": WORKFLOW},
-                ("Location",),
+                ("Location", *RATE_HEADERS),
             )
         },
         "Chain, group, batch, saga, or a graph by `depends_on`, nested up to ten levels "
