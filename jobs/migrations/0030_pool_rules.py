@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='pool',
             name='starvation_prevention',
-            field=models.JSONField(blank=True, db_default={}, default=dict),
+            field=models.JSONField(blank=True, db_default={}, default=dict, verbose_name='starvation prevention'),
         ),
         migrations.AddField(
             model_name='queue',

@@ -35,7 +35,9 @@ class Pool(models.Model):
         db_default=False,
         help_text=_("No other workers get jobs of its queues."),
     )
-    starvation_prevention = models.JSONField(default=dict, db_default={}, blank=True)
+    starvation_prevention = models.JSONField(
+        _("starvation prevention"), default=dict, db_default={}, blank=True
+    )
     """As `jobs.spec.pools` checked it (§8); empty for none."""
     has_rules = models.BooleanField(default=False, db_default=False, editable=False)
     """Fetches through it take turns at its row: it has a limit, or prevents starvation."""

@@ -15,6 +15,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Event, Job, OperatorAction, Queue, Tenant
 from tests.database import connection
 from tests.factories import JobFactory, ahead
+from tests.flare_client import FlareClient
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
@@ -120,6 +121,19 @@ def test_a_site_may_require_a_tenant_or_have_none(api, settings):
     assert Job.objects.latest("pk").project == ""
     named = "urn:ojs:ext:multi-tenancy"
     assert named not in api.get("/ojs/manifest").json()["extensions"]
+
+
+def test_a_job_enqueued_over_flare_has_its_tenant_as_well(settings):
+    settings.OJS = {"MULTI_TENANCY": "required", "FLARE": {"ENABLED": True}}
+    acme = FlareClient(make_key("acme", project="acme")[1])
+
+    acme.enqueued()
+
+    job = Job.objects.get()
+    assert (job.project, job.meta["tenant_id"]) == ("acme", "acme")
+    refused = FlareClient(make_key("anyone")[1]).enqueue()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "validation_error")
+    assert Job.objects.count() == 1
 
 
 def test_the_steps_of_a_workflow_have_one_tenant(api):

@@ -272,7 +272,7 @@ def progress(body: Document) -> float | None:
     return Heartbeat.progress.read(body)
 
 
-def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
+def new_job(body: Document) -> tuple[NewJob, UUID | None]:
     """Read a job to enqueue, and the job it waits for."""
     attempts = JobRequest.max_attempts.read(body)
     seconds = JobRequest.timeout_seconds.read(body)
@@ -290,6 +290,5 @@ def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
         visibility_timeout=None if seconds is None else timedelta(seconds=seconds),
         scheduled_at=JobRequest.scheduled_at.read(body, clock.now()),
         tags=JobRequest.tags.read(body) or [],
-        project=caller.project,
     )
     return job, None if parent is None else ids.read(parent)

@@ -90,8 +90,9 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
 def create(request: VerbRequest) -> VerbResponse:
     """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
     project = request.caller.project
-    asked, parent = requests.new_job(request.read(required=True), request.caller)
+    asked, parent = requests.new_job(request.read(required=True))
     traces.give(traces.of_headers(request.meta), [asked.meta])
+    projects.assign_project([asked], project)
     job: Any
     if parent is None:
         (job,) = engine.enqueue([asked])

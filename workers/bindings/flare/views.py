@@ -17,6 +17,7 @@ from jobs.errors import (
     InvalidRequest,
     JobNotFound,
     OJSError,
+    TenantRequired,
 )
 from jobs.http import base, errors
 from jobs.http.authentication import ApiKeyAuthentication, Caller
@@ -34,6 +35,7 @@ WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
     (JobNotFound, 404, "job_not_found"),
     (Conflict, 409, "invalid_state"),
     (InvalidArguments, 422, "validation_error"),
+    (TenantRequired, 422, "validation_error"),
     (InvalidRequest, 400, "invalid_request"),
     (InvalidPayload, 400, "invalid_request"),
 )
