@@ -62,11 +62,11 @@ class Part:
 class Drawing:
     """Lays out a workflow and everything inside it."""
 
-    def __init__(self, workflow: Workflow, site: str) -> None:
-        self.tree = Tree(workflow)
+    def __init__(self, tree: Tree, site: str) -> None:
+        self.tree = tree
         self.site = site
         self.picture = Picture()
-        self.whole = self._part(workflow, 0, 0)
+        self.whole = self._part(tree.root, 0, 0)
 
     def _part(self, workflow: Workflow, column: int, row: int) -> Part:
         if workflow.is_sequence:
@@ -223,9 +223,9 @@ def _levels(steps: list[Any], index_of: dict[str, int]) -> list[int]:
     return level
 
 
-def draw(workflow: Workflow, site: str) -> SafeString:
+def draw(tree: Tree, site: str) -> SafeString:
     """Return the picture as SVG; every box is a link to its job."""
-    drawing = Drawing(workflow, site)
+    drawing = Drawing(tree, site)
     boxes, lines = drawing.picture.boxes, drawing.picture.lines
     columns = max(box.column for box in boxes) + 1
     rows = max(box.row for box in boxes) + 1

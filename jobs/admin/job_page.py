@@ -150,6 +150,12 @@ class JobPages(ReadOnlyModelAdmin):
             ("clear", "<str:object_id>/clear/", self.clear_view),
         ]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        jobs: QuerySet[Any] = super().get_queryset(request)
+        address = request.resolver_match
+        is_page = bool(address and str(address.url_name).endswith("_change"))
+        return jobs.select_related("progress_report") if is_page else jobs
+
     def clear_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         return clear_view(self, request, object_id)
 

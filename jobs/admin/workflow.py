@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -16,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import engine
 from ..access.redaction import redact_quotes
 from ..errors import Conflict, NotFound
-from ..http.workflow_document import summaries, workflow_document
+from ..http.workflow_document import Tree, summaries, workflow_document
 from ..models import Workflow
 from ..store.database import atomic
 from . import display
@@ -71,6 +72,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         workflow = super().get_object(request, object_id, from_field)
         if workflow is not None:
             self.add_figures([workflow])
+            workflow.tree = SimpleLazyObject(lambda: Tree(workflow))  # read once for a page
         return workflow
 
     def allowed(self, obj: Any) -> Collection[str]:
@@ -111,8 +113,8 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         return display.span(workflow.finished_at - workflow.created_at)
 
     @admin.display(description=_("picture"))
-    def picture(self, workflow: Workflow) -> SafeString:
-        return draw(workflow, self.admin_site.name)
+    def picture(self, workflow: Any) -> SafeString:
+        return draw(workflow.tree, self.admin_site.name)
 
     @admin.display(description=_("all of them"))
     def jobs(self, workflow: Workflow) -> str | SafeString:
@@ -140,7 +142,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     def raw(self, workflow: Any) -> str | SafeString:
         if workflow.job_count > MANY:
             return gettext("Too large to be shown here; ask the API for it.")
-        document = workflow_document(workflow)
+        document = workflow_document(workflow, workflow.tree)
         return display.json_block(redact_quotes(document) if workflow.is_redacted else document)
 
     @admin.action(description=_("Cancel selected workflows"), permissions=["cancel"])

@@ -77,9 +77,13 @@ class Tree:
         return round(done / node.size, 4) if node.size else 0.0
 
 
-def workflow_document(workflow: Workflow) -> dict[str, Any]:
-    """Everything about a workflow and its nodes (OJS workflows §11.2)."""
-    tree = Tree(workflow)
+def workflow_document(workflow: Workflow, tree: Tree | None = None) -> dict[str, Any]:
+    """Everything about a workflow and its nodes (OJS workflows §11.2).
+
+    Args:
+        tree: what has been read of it; by default it is read now.
+    """
+    tree = tree or Tree(workflow)
     left = outcomes(tree.rows.filter(state=State.COMPLETED))
     return _document(tree, workflow, left)
 
