@@ -161,6 +161,7 @@ def of_the_default_database(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
+@pytest.mark.slow
 def test_nothing_forgets_in_which_database_the_jobs_are(app):
     forgetful = [
         f"{file.relative_to(ROOT)}:{what}"

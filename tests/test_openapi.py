@@ -54,6 +54,7 @@ def examples(content: Any) -> list[Any]:
 # The document
 
 
+@pytest.mark.slow
 def test_it_is_an_openapi_document():
     schemathesis.openapi.from_dict(current()).validate()
 

@@ -61,6 +61,7 @@ def show(*names: str, **variables: str) -> dict:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_production_settings_pass_the_deployment_checks():
     result = run("manage.py", "check", "--deploy", "--fail-level", "WARNING", **PRODUCTION)
 

@@ -85,7 +85,17 @@ DEPTHS = """
       FROM ojs_jobs_job
      WHERE reserved_for IS NOT NULL AND state = 'active'
   GROUP BY queue
+ UNION ALL
+    SELECT queue, 'sampled available', available, waiting_since
+      FROM ojs_jobs_queuesample
+ UNION ALL
+    SELECT queue, 'sampled scheduled', scheduled, NULL
+      FROM ojs_jobs_queuesample
+ UNION ALL
+    SELECT queue, 'sampled retryable', retryable, NULL
+      FROM ojs_jobs_queuesample
 """
+SAMPLE = "sampled "
 
 
 def _depths_statement(names: int) -> str:
@@ -106,8 +116,13 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     if not found:
         return found
     rows = _rows(_depths_statement(len(found)), list(found))
+    samples = []
     for name, state, jobs, since in rows:
-        if name in found:
+        if name not in found:
+            continue
+        if state.startswith(SAMPLE):
+            samples.append((found[name], state.removeprefix(SAMPLE), jobs, moment_of(since)))
+        else:
             found[name].jobs[State(state)] = jobs
             found[name].waiting_since = found[name].waiting_since or moment_of(since)
     due = sum(jobs for _name, state, jobs, _since in rows if state in DUE_STATES)
@@ -117,9 +132,9 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
             depth.capped.add(State.AVAILABLE)
         if due > MOST_DUE_COUNTED:
             depth.capped |= set(DUE_STATES)
-    deep = [name for name, depth in found.items() if depth.capped]
-    if deep:
-        _add_samples(found, deep)
+    for depth, state, jobs, since in samples:
+        if state in depth.capped:
+            _add_sample(depth, State(state), jobs, since)
     return found
 
 
@@ -129,15 +144,12 @@ def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
-def _add_samples(found: dict[str, Depth], deep: list[str]) -> None:
-    for sample in QueueSample.objects.filter(pk__in=deep):
-        depth = found[sample.queue]
-        for state in depth.capped:
-            depth.jobs[state] = max(depth.of(State(state)), getattr(sample, state))
-        depth.sampled = set(depth.capped)
-        known = [since for since in (depth.waiting_since, sample.waiting_since) if since]
-        if State.AVAILABLE in depth.capped:
-            depth.waiting_since = min(known, default=None)
+def _add_sample(depth: Depth, state: State, jobs: int, since: datetime | None) -> None:
+    depth.jobs[state] = max(depth.of(state), jobs)
+    depth.sampled.add(state)
+    if state == State.AVAILABLE:
+        known = [moment for moment in (depth.waiting_since, since) if moment]
+        depth.waiting_since = min(known, default=None)
 
 
 def moment_of(value: Any) -> datetime | None:

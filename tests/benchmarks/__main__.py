@@ -146,7 +146,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.
-        surroundings = environment(url, DJANGO_ALLOWED_HOSTS="*")
+        size = {"JOBS": "6000", "ROUNDS": "1"} if options.smoke and part == "pages" else {}
+        surroundings = environment(url, DJANGO_ALLOWED_HOSTS="*", **size)
         done = subprocess.run(command, cwd=ROOT, env=surroundings, stdout=sys.stderr, check=False)
         if done.returncode:
             say(f"{part}: not measured ({done.returncode}).")

@@ -207,12 +207,17 @@ def fill_the_rest() -> None:
     from jobs.http.authentication import make_key
     from jobs.models import JobSchema, RefusedFinish
     from jobs.spec.identifiers import uuid7
-    from tests.browser.records import etl
+    from tests.browser.records import configure, etl
+    from tests.factories import JobFactory, QueueFactory, ago
     from workers.fleet import drain, orders
     from workers.lifecycle import WorkerState
     from workers.models import Worker
 
     etl("queue-of-workflows")
+    # No worker serves it: this raises an alert.
+    QueueFactory(name="search")
+    JobFactory(queue="search", created_at=ago(500))
+    configure()
     members = {f"member-{n}": {"type": "string", "enum": ["a", "b"]} for n in range(20)}
     JobSchema.objects.create(
         type="type-7", version="1", version_number=1, schema={"items": {"properties": members}}

@@ -112,6 +112,7 @@ def test_where_an_integer_is_too_large_is_said(api, digits):
 
 @every_post
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true", b"[{}]", b"{", b"\xff"])
+@pytest.mark.slow
 def test_every_endpoint_wants_an_object(api, path, body):
     reply = api.send(path, body)
 

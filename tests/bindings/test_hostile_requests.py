@@ -282,6 +282,7 @@ def a_worker_with_a_job(db):
 @example(
     body={"queues": ["default"], "acks": [{"job_id": ID}], "nacks": [{"job_id": ID, "error": "x"}]}
 )
+@pytest.mark.slow
 def test_random_objects_are_never_our_fault(api, a_worker_with_a_job, path, body):
     reply = api.send(path, json.dumps(body).encode())
 

@@ -383,6 +383,7 @@ def test_the_progress_of_a_chain_counts_the_step_that_runs(api):
     assert progress["steps"][1]["data"] == {"rows": 9}
 
 
+@pytest.mark.slow
 def test_a_large_group_is_made_and_finished_in_sets(api, django_assert_max_num_queries):
     # SQLite stores twenty jobs per statement, PostgreSQL a thousand.
     on_postgres = connection.vendor == "postgresql"

@@ -391,6 +391,7 @@ def settle(kind):
         engine.complete([engine.Completion(job.pk)])
 
 
+@pytest.mark.slow
 def test_after_a_crash_at_any_statement_each_compensation_still_runs_once(api):
     """Nothing of a verb that did not commit is left, so that its worker may repeat it."""
     steps = [step("a", "undo.a"), step("b", "undo.b"), step("bad")]

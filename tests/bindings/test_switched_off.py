@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests import processes
 from tests.once import once_is_enough
 
@@ -49,10 +51,12 @@ def printed(program, **options):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_optional_protocols_and_test_hooks_are_not_imported_where_they_are_off():
     assert printed(SERVE) == "[]"
 
 
+@pytest.mark.slow
 def test_test_hooks_are_loaded_at_the_start_where_they_are_on():
     """Not with the first reset, which may reach another server process."""
     assert printed(LOADED, CONFORMANCE_MODE=1) == "True"

@@ -58,28 +58,15 @@ def etl(queue: str = "default") -> Workflow:
 def keep() -> None:
     """Rows that give the remaining pages something to show."""
     etl("etl")
-    _schedules()
-    _alerts()
-    _webhooks()
     for state in State:
         JobFactory(queue="reports", **{} if state == State.AVAILABLE else {state: True})
     WorkerFactory(worker_id="old-1", dead=True)
     WorkerFactory(worker_id="old-2", left=True)
     WorkerFactory(worker_id="old-3", left=True, flagged_at=ago(60))
-    engine.register_specs({"email.send": "v2", "image.resize": "v7"})
-    schemas.register("email.send", "1.0.0", {"type": "array", "minItems": 1})
-    schemas.register("email.send", "2.0.0", {"type": "array", "minItems": 2, "maxItems": 2})
-    schemas.set_mode("strict", type="email.send", queue="reports")
+    configure()
     Worker.objects.filter(pk="web-5").update(
         protocol="rota", specs={"email.send": "v2", "image.resize": "v6"}
     )
-    engine.tenants.configure("acme", {"max_queue_depth": 50_000, "fairness_weight": 5})
-    engine.pools.configure(
-        "night", {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
-    )
-    marks.add(OPS, "deployment", "shop/4.2")
-    for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
-        make_key(name, scopes=scopes)
     RefusedFinish.objects.create(
         job_id=engine.claim(["mail"])[0].id, operation="ack", worker_id="web-4", state="active"
     )
@@ -89,6 +76,24 @@ def keep() -> None:
         (of_shell(), "maintenance", ""),
     ):
         record_action(who, verb, kind="queue", count=1, selection={"ids": ["mail"]}, reason=why)
+
+
+def configure() -> None:
+    """A row of everything that people make by hand, but for jobs."""
+    _schedules()
+    _alerts()
+    _webhooks()
+    engine.register_specs({"email.send": "v2", "image.resize": "v7"})
+    schemas.register("email.send", "1.0.0", {"type": "array", "minItems": 1})
+    schemas.register("email.send", "2.0.0", {"type": "array", "minItems": 2, "maxItems": 2})
+    schemas.set_mode("strict", type="email.send", queue="reports")
+    engine.tenants.configure("acme", {"max_queue_depth": 50_000, "fairness_weight": 5})
+    engine.pools.configure(
+        "night", {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
+    )
+    marks.add(OPS, "deployment", "shop/4.2")
+    for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
+        make_key(name, scopes=scopes)
 
 
 def _webhooks() -> None:

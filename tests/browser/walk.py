@@ -18,8 +18,8 @@ from .records import give_orders, keep
 from .scene import draw
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
-NO_PAGES = ("delete", "csv", "live", "about", "preview", "find")
-"""Pages refused to every user, a file, a stream, and what scripts ask for."""
+NO_PAGES = ("delete", "csv", "live", "about", "preview", "find", "clear")
+"""Pages refused to every user, a file, a stream, what scripts ask for, and an answer to POST."""
 MADE_BY_HAND = (
     "apikey",
     "jobschema",

@@ -44,6 +44,7 @@ def test_every_page_is_in_the_navigation():
     assert named == {*PAGES, *generated} - {index}
 
 
+@pytest.mark.slow
 def test_the_reference_pages_are_written_from_the_code(tmp_path):
     script = "import sys, generate, pathlib; generate.write(pathlib.Path(sys.argv[1]))"
     path = os.pathsep.join([str(ROOT / "docs"), str(ROOT)])

@@ -177,6 +177,7 @@ def test_the_ack_of_a_plain_job_is_still_one_statement(django_assert_num_queries
         engine.complete([Completion(job.pk, "w")])
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs_that_wait_for_one_are_freed_in_sets(django_assert_max_num_queries):
     first = new()
     waiters = [new() for _ in range(10_000)]

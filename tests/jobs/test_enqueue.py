@@ -378,6 +378,7 @@ def test_a_batch_too_big_for_one_statement_is_still_all_or_none():
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs_fit_in_one_batch(db):
     push_many(10_000, options={"queue": "bulk"})
 

@@ -369,6 +369,7 @@ def written_kinds() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_type_of_event_that_is_written_is_in_the_vocabulary():
     assert len(written_kinds()) > 30
     assert written_kinds() <= vocabulary.TYPES.keys()

@@ -436,6 +436,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
+@pytest.mark.slow
 def test_random_operations_never_leave_the_model():
     run(
         Lifecycle,

@@ -176,6 +176,7 @@ def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before()
 
 
 @pytest.mark.django_db
+@pytest.mark.slow
 def test_ten_thousand_jobs_in_one_call():
     made = jobs.enqueue_many({"type": "email.send", "args": [n]} for n in range(10_000))
 

@@ -332,6 +332,7 @@ def test_every_way_gives_the_same_answer_and_does_the_same(kind, keys, applicati
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_a_site_without_our_middleware_gives_the_same_answers_too(keys, settings):
     settings.MIDDLEWARE = []
     settings.ALLOWED_HOSTS = ["testserver"]

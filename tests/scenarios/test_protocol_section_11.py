@@ -170,6 +170,7 @@ def test_11_3_worker_crash_and_recovery(timeline):
         assert [error["type"] for error in recovered["errors"]] == ["worker_death"]
 
 
+@pytest.mark.slow
 def test_11_4_visibility_timeout_extension_for_a_long_running_job(timeline):
     (job_1,) = timeline.enqueued(1)
     timeline.register()

@@ -24,7 +24,6 @@ from ..schema import (
     UUID,
     anything,
     array,
-    boolean,
     enum,
     free,
     integer,
@@ -133,33 +132,10 @@ OPERATIONS = {
                 ref("JobReply"),
                 {"job": JOB, "deduplicated": True},
             ),
-            207: Reply(
-                "What became of each CloudEvent of a batch.",
-                obj(
-                    "results accepted failed",
-                    results=array(
-                        obj(
-                            id=nullable(text()),
-                            source=nullable(text()),
-                            job_id=UUID,
-                            deduplicated=boolean(),
-                            error=free("Why it made no job."),
-                        )
-                    ),
-                    accepted=COUNT,
-                    failed=COUNT,
-                ),
-                {
-                    "results": [
-                        {"id": "evt_1", "source": "https://shop.example", "job_id": JOB["id"]}
-                    ],
-                    "accepted": 1,
-                    "failed": 0,
-                },
-            ),
         },
-        "PUSH (OJS HTTP §9.1). It also takes a CloudEvent, as `application/cloudevents+json`, in "
-        "headers that begin with `ce-`, or several as `application/cloudevents-batch+json`.",
+        "PUSH (OJS HTTP §9.1). It also takes a CloudEvent, as `application/cloudevents+json` or in "
+        "headers that begin with `ce-`. Several, as `application/cloudevents-batch+json`, are "
+        "answered 207: `results` has `id`, `source`, and `job_id` or `error` of each.",
         body=Envelope,
         example=NEW_JOB,
         headers=(TENANT, BLOCK_TIMEOUT),
