@@ -36,6 +36,7 @@ OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"
 """Fixtures that also need the other database."""
 OF_BOTH = {
     "test_backend",
+    "test_codecs",
     "test_every_binding",
     "test_fifth_protocol",
     "test_fleet",

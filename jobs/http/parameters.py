@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..models import WorkflowState, WorkflowType
+from ..record.execution import ACTORS
 from ..spec import tenants
 from ..spec.bulk_requests import Bulk
 from ..spec.fields import Document
@@ -215,7 +216,7 @@ class ExecutionSearch(Members):
     event_types = Word(COMMAS)
     queues = Word(COMMAS)
     job_types = Word(COMMAS)
-    actor_type = OneOf(("worker", "client", "system", "user"))
+    actor_type = OneOf(ACTORS)
     limit = WholeNumber(
         "Most entries of a page. More than 1000 count as 1000.", least=1, most=1_000_000_000
     ).default(50)

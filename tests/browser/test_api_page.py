@@ -28,3 +28,12 @@ def test_an_endpoint_is_found_from_the_list_and_unfolds(browse):
 
     assert page.url.endswith("#post_jobs")
     assert '"type": "email.send"' in article.locator("details[open] pre").inner_text()
+    assert row(article, "type") == ["body, required", "string, length ≤ 255"]
+    assert row(article, "options.queue") == ["body", "string, length ≤ 128"]
+    assert row(page.locator("#get_jobs"), "limit") == ["query", "integer, ≥ 1, ≤ 200"]
+
+
+def row(article, name):
+    """Place and kind of a parameter."""
+    head = article.locator("th", has=article.page.locator(f"code:text-is('{name}')"))
+    return head.locator("xpath=../td").all_inner_texts()[:2]

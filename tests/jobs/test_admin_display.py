@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.contrib.staticfiles import finders
 
 from jobs.admin import display
 from tests.factories import ago, ahead
+from tests.once import once_is_enough
 
 
 @pytest.mark.parametrize(
@@ -54,3 +58,14 @@ def test_what_workers_and_clients_say_is_escaped():
 def test_where_a_model_is_not_registered_a_name_stands_without_a_link():
     assert display.admin_url("admin", "ojs_jobs_nonsense", "change", "x") == ""
     assert display.link("", "plain") == "plain"
+
+
+@once_is_enough
+def test_colours_are_there_in_a_theme_without_djangos_variables():
+    """As django-unfold is, which replaces Django's style sheets."""
+    sheets = [Path(finders.find(f"ojs/{name}.css")).read_text() for name in ("admin", "dashboard")]
+    own = set(re.findall(r"^:where\(:root\) \{(.*?)^\}", sheets[0], re.MULTILINE | re.DOTALL))
+    defined = set(re.findall(r"(--[a-z-]+):", "".join(own)))
+    used = {name for sheet in sheets for name in re.findall(r"var\((--[a-z-]+)\)", sheet)}
+
+    assert used - defined == {name for name in used if name.startswith(("--ojs-", "--cell"))}

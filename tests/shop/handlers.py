@@ -88,6 +88,17 @@ def deliver(context: Any, name: str) -> Any:
     return [child, context.step("send", send)]
 
 
+@handler("shop.pay")
+def pay(context: Any, card: str) -> Any:
+    """Quote the argument wherever a handler leaves what is encoded with it, and fail once."""
+    held = context.step("hold", lambda: {"card": card})
+    context.checkpoint({"held": card})
+    context.log("Paying.")
+    if context.attempt == 1:
+        raise ConnectionError(f"{card} was declined")
+    return {"paid with": held["card"]}
+
+
 @handler("shop.resume_on_cue")
 def resume_on_cue(context: Any, name: str) -> None:
     """Save a checkpoint that may come too late."""

@@ -21,6 +21,9 @@ import pytest
 from jobs.spec.identifiers import uuid7
 from tests.processes import eventually
 from tests.workers.site import NOWHERE, Shop, ends_with, tell
+from workers.runtime.client import Refused
+from workers.runtime.http import HttpClient
+from workers.runtime.options import Options
 
 pytestmark = pytest.mark.slow
 
@@ -273,6 +276,28 @@ def test_a_server_without_registration_is_registered_with_at_every_chance(shop, 
     with shop.worker(*POLL):
         elsewhere.beats(1, state="running")
     assert elsewhere.heard("register")[0]["hostname"]
+
+
+@pytest.mark.parametrize(("path", "tried"), [("", "/ojs/v1/"), ("/ojs", "/ojs/ojs/v1/")])
+def test_a_url_that_leads_to_no_ojs_server_is_refused_with_a_remedy(path, tried):
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as other:
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        address = f"http://127.0.0.1:{other.server_port}"
+        worker = HttpClient("w", address + path)
+        with pytest.raises(Refused, match=f"{address}{tried} .*is the address before /ojs/v1"):
+            worker.register(Options().description())
+        worker.release()
+        other.shutdown()
 
 
 def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, elsewhere):

@@ -7,24 +7,23 @@ import logging
 import signal
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils.module_loading import import_string
 
 from jobs.conf import options_of, protocol_of
 from jobs.protocols import WorkerProtocol
 from jobs.store import keepalive
 
-from .. import json_log
 from ..bindings.shared import tls
 from ..runtime.health_signal import HealthSignal
 from . import alive
+from .lines import SpeakingCommand
 
-logger = logging.getLogger("workers.server")
 
-
-class ServerCommand(BaseCommand):
+class ServerCommand(SpeakingCommand):
     """Serve one worker protocol until SIGTERM or SIGINT."""
 
+    logger = logging.getLogger("workers.server")
     protocol_name = ""
     """The protocol's name; if empty, it is given on the command line."""
 
@@ -67,14 +66,7 @@ class ServerCommand(BaseCommand):
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        await factory(certificate, pulse).run(host, port, stop, self._say)
-
-    def _say(self, line: str) -> None:
-        if json_log.is_used():
-            logger.info("%s", line)
-            return
-        self.stdout.write(line)
-        self.stdout.flush()
+        await factory(certificate, pulse).run(host, port, stop, self.say)
 
 
 def _server_class(protocol: WorkerProtocol) -> Any:

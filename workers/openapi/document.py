@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -37,6 +37,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """Something that a request may say, in its path, query, headers or body."""
+
+    name: str
+    place: str
+    is_required: bool
+    kind: str
+    """Type, format and limits."""
+    choices: list[str]
+    default: str
+    description: SafeString
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """An endpoint as the page shows it."""
 
@@ -45,7 +59,7 @@ class Section:
     path: str
     summary: str
     description: str
-    parameters: list[dict[str, Any]]
+    parameters: list[Parameter]
     body: str
     form: str
     curl: str
@@ -96,14 +110,14 @@ def _section(
     document: dict[str, Any], path: str, method: str, operation: dict[str, Any], base: str
 ) -> Section:
     media = _first(operation.get("requestBody", {}).get("content", {}))
-    example = media.get("example")
+    example, schema = media.get("example"), media.get("schema", {})
     return Section(
         id=operation["operationId"],
         method=method.upper(),
         path=path,
         summary=operation["summary"],
         description=marked(operation.get("description", "")),
-        parameters=operation.get("parameters", []),
+        parameters=[*map(_sent, operation.get("parameters", ())), *_members(document, schema)],
         body=pretty(example) if example is not None else "",
         form=_form(media),
         curl=_curl(method, path, example, base, is_open=operation["security"] == [{}]),
@@ -112,6 +126,77 @@ def _section(
             for status, response in operation["responses"].items()
         ],
     )
+
+
+DEEPEST = 2
+"""Levels of a body whose members are listed; the forms have the rest."""
+
+
+def _members(
+    document: dict[str, Any], schema: dict[str, Any], prefix: str = "", depth: int = 1
+) -> Iterator[Parameter]:
+    """List the members of a body, those of its objects after them: `options.queue`."""
+    schema = _whole(document, schema)
+    required = schema.get("required", ())
+    for name, member in schema.get("properties", {}).items():
+        member = _whole(document, member)
+        yield _parameter(f"{prefix}{name}", "body", name in required, member)
+        if depth == DEEPEST:
+            continue
+        yield from _members(document, member, f"{prefix}{name}.", depth + 1)
+        if "items" in member:
+            yield from _members(document, member["items"], f"{prefix}{name}[].", depth + 1)
+
+
+def _whole(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with what it refers to; its own words come first."""
+    for part in (schema, *schema.get("allOf", ())):
+        if "$ref" in part:
+            found = document["components"]["schemas"][part["$ref"].rpartition("/")[2]]
+            schema = _whole(document, found) | schema
+    return schema
+
+
+def _sent(given: dict[str, Any]) -> Parameter:
+    about = {"description": given["description"]} if "description" in given else {}
+    is_required = given.get("required", False)
+    return _parameter(given["name"], given["in"], is_required, given["schema"] | about)
+
+
+def _parameter(name: str, place: str, is_required: bool, schema: dict[str, Any]) -> Parameter:
+    default = schema.get("default")
+    return Parameter(
+        name=name,
+        place=place,
+        is_required=is_required,
+        kind=_kind(schema),
+        choices=[str(choice) for choice in schema.get("enum", ())],
+        default="" if default is None else json.dumps(default, ensure_ascii=False),
+        description=marked(schema.get("description", "")),
+    )
+
+
+LIMITS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "minLength": "length ≥",
+    "maxLength": "length ≤",
+    "minItems": "items ≥",
+    "maxItems": "items ≤",
+}
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """Describe a type in a few words: `integer, ≥ 1, ≤ 200`."""
+    alternatives = schema.get("oneOf") or schema.get("anyOf") or ()
+    types = schema.get("type", "")
+    named = " or ".join(types) if isinstance(types, list) else str(types)
+    if alternatives and not named:
+        named = " or ".join(dict.fromkeys(filter(None, map(_kind, alternatives))))
+    limits = [f"{words} {schema[limit]}" for limit, words in LIMITS.items() if limit in schema]
+    return ", ".join(filter(None, [named, schema.get("format", ""), *limits]))
 
 
 def _answer(document: dict[str, Any], status: str, response: dict[str, Any]) -> Answer:

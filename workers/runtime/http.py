@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import orjson
@@ -80,11 +80,30 @@ class HttpClient:
         try:
             reply = self._post("workers/register", wire.description(self.worker_id, description))
         except NotThere:
-            return USUAL  # §3.1: a server may know workers by their heartbeats alone
+            # §3.1: a server may know workers by their heartbeats alone.
+            self._find_server()
+            return USUAL
         return Terms(
             float(reply.get("heartbeat_interval") or USUAL.heartbeat_interval),
             float(reply.get("heartbeat_timeout") or USUAL.heartbeat_timeout),
         )
+
+    def _find_server(self) -> None:
+        """
+        Raises:
+            Refused: the address is not that of an OJS server.
+        """
+        try:
+            self._ask("GET", "health")
+        except NotThere as refusal:
+            address = urlunsplit((*self._url[:2], self._prefix, "", ""))
+            raise Refused(
+                f"There is no OJS server at {address} ({refusal}). "
+                "The URL is the address before /ojs/v1.",
+                refusal.status,
+            ) from None
+        except (Refused, Unavailable):
+            return  # something answers there
 
     def beat(
         self, state: WorkerState, active: Collection[str], description: Description, sequence: int
@@ -199,6 +218,9 @@ class HttpClient:
         return kind(self._url.hostname or "localhost", self._url.port, timeout=timeout)
 
     def _post(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
+        return self._ask(method, path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         reused = self._connection
         connection = reused or self.connect()
         self._local.connection = connection
@@ -219,7 +241,7 @@ class HttpClient:
         self,
         connection: http.client.HTTPConnection,
         path: str,
-        body: dict[str, Any],
+        body: dict[str, Any] | None,
         method: str = "POST",
     ) -> dict[str, Any]:
         """
@@ -228,7 +250,8 @@ class HttpClient:
             Unavailable: the server cannot answer now.
             Refused: the server rejects the request.
         """
-        connection.request(method, self._prefix + path, orjson.dumps(body), self._headers)
+        data = None if body is None else orjson.dumps(body)
+        connection.request(method, self._prefix + path, data, self._headers)
         reply = connection.getresponse()
         document = wire.document(reply.read())
         if reply.status < 300:

@@ -23,6 +23,18 @@ DEAD = "dead-letter/<str:job_id>"
 SCHEMA = "schemas/<str:type>"
 TENANT = "tenants/<str:tenant_id>"
 
+
+def of_history(viewset: type[OJSViewSet], prefix: str = "") -> tuple[Endpoint, ...]:
+    """Return the endpoints of the execution history, below a prefix."""
+    of_job = f"{prefix}{JOB}"
+    return (
+        (f"{of_job}/history", "job-history", viewset, {"get": "of_job", "delete": "purge_job"}),
+        (f"{of_job}/lineage", "job-lineage", viewset, {"get": "lineage"}),
+        (f"{prefix}history", "history", viewset, {"get": "search", "delete": "purge"}),
+        (f"{prefix}history/stats", "history-stats", viewset, {"get": "statistics"}),
+    )
+
+
 # Route below `ojs/v1/admin/`, name after `admin-`, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
     ("queues", "queues", Queues, {"get": "list"}),
@@ -42,15 +54,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (JOB, "job", AdminJobViewSet, {"get": "retrieve"}),
     (f"{JOB}/cancel", "job-cancel", AdminJobViewSet, {"post": "cancel"}),
     (f"{JOB}/retry", "job-retry", AdminJobViewSet, {"post": "retry"}),
-    (
-        f"{JOB}/history",
-        "job-history",
-        AdminHistoryViewSet,
-        {"get": "of_job", "delete": "purge_job"},
-    ),
-    (f"{JOB}/lineage", "job-lineage", AdminHistoryViewSet, {"get": "lineage"}),
-    ("history", "history", AdminHistoryViewSet, {"get": "search", "delete": "purge"}),
-    ("history/stats", "history-stats", AdminHistoryViewSet, {"get": "statistics"}),
+    *of_history(AdminHistoryViewSet),
     ("dead-letter", "dead-letter", AdminDeadLetterViewSet, {"get": "list", "delete": "purge"}),
     ("dead-letter/stats", "dead-letter-stats", AdminDeadLetterViewSet, {"get": "stats"}),
     ("dead-letter/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),

@@ -11,27 +11,27 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, close_old_connections
-from django.utils import timezone
 
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
-from workers import json_log
 from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
+from workers.management.lines import SpeakingCommand
 from workers.runtime import handlers
 
-logger = logging.getLogger("workers.reaper")
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that triggers a warning."""
 PATIENCE = (0.5, 1, 2, 5)
 """Growing pauses, in seconds, while the database is unavailable."""
 
 
-class Command(BaseCommand):
+class Command(SpeakingCommand):
     help = __doc__ or ""
+    logger = logging.getLogger("workers.reaper")
+    dates_lines = True
 
     def add_arguments(self, parser: Any) -> None:
         names = [chore.name for chore in reaper.CHORES]
@@ -92,7 +92,7 @@ class Command(BaseCommand):
         asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda number, frame: asked.put(number))
-        self._say(f"The reaper runs every {interval:g} s.")
+        self.say(f"The reaper runs every {interval:g} s.")
         self._pulse.ready()
         self._pulse.takes(True)
         failures = 0
@@ -110,14 +110,14 @@ class Command(BaseCommand):
             except (DatabaseError, InterfaceError) as problem:
                 pause = PATIENCE[min(failures, len(PATIENCE) - 1)]
                 failures += 1
-                self._say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
+                self.say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
                 close_old_connections()
             self._pulse.beat()
             with contextlib.suppress(queue.Empty):
                 asked.put(asked.get(timeout=pause))
         self._pulse.takes(False)
         self._pulse.ending()
-        self._say("The reaper stops.")
+        self.say("The reaper stops.")
 
     def _round(
         self,
@@ -131,16 +131,9 @@ class Command(BaseCommand):
 
         done = reaper.sweep(only, stop=between_batches, failed=failed, give_up=self._give_up)
         for line in reaper.report(done):
-            self._say(line)
+            self.say(line)
 
     def _give_up(self) -> None:
         """End a process that hangs, but not on the database: its manager starts another."""
         logging.shutdown()
         os._exit(1)
-
-    def _say(self, line: str) -> None:
-        if json_log.is_used():
-            logger.info("%s", line)
-            return
-        self.stdout.write(f"{timezone.now():%Y-%m-%d %H:%M:%S} {line}")
-        self.stdout.flush()
