@@ -163,7 +163,7 @@ def remaining(tenant: str) -> tuple[int, int, datetime] | None:
     """
     if tenant not in schemas.limited_tenants():
         return None
-    row = Tenant.objects.filter(pk=tenant, max_enqueue_rate__isnull=False).first()
+    row: Any = Tenant.objects.filter(pk=tenant, max_enqueue_rate__isnull=False).first()
     if row is None:
         return None
     rate, now = row.max_enqueue_rate, clock.now()
