@@ -126,7 +126,7 @@ OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A figure in Sentry, from workers that may have no database.
     ROOT / "jobs" / "sentry.py",
     # Log lines.
-    ROOT / "workers" / "management" / "commands" / "runreaper.py",
+    ROOT / "workers" / "management" / "lines.py",
 ]
 
 
