@@ -23,6 +23,8 @@ NAMES = {
     *("ojs.job.enqueued", "ojs.job.completed", "ojs.job.failed", "ojs.job.retried"),
     *("ojs.job.cancelled", "ojs.job.expired", "ojs.job.duration", "ojs.job.queue_time"),
     *("ojs.queue.depth", "ojs.queue.oldest", "ojs.queue.wanted_workers"),
+    *("ojs.scheduling.dispatch", "ojs.scheduling.dispatch_ratio"),
+    *("ojs.scheduling.pool_utilization", "ojs.scheduling.starvation_events"),
     *("ojs.tenant.jobs.active", "ojs.tenant.queue.depth", "ojs.tenant.fairness.share"),
     *("ojs.workers.active", "ojs.workers.busy", "ojs.reaper.last_seen_timestamp"),
 }

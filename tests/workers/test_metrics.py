@@ -450,5 +450,5 @@ def test_a_scrape_of_many_queues_costs_no_more_queries_than_of_one(
         JobFactory(queue=f"q{number}")
         flow(f"q{number}", 1, 1, 1.0)
 
-    with django_assert_max_num_queries(22):
+    with django_assert_max_num_queries(26):
         api.see("metrics")
