@@ -22,9 +22,7 @@ def lineage(job: Any, site_name: str) -> list[tuple[str, SafeString]]:
     """Return a label and links for each part that the job's lineage has; empty for most."""
     attributes = job.attributes or {}
     parent, root = attributes.get(PARENT), attributes.get(ROOT)
-    children = list(
-        children_of([str(job.pk)]).order_by("pk").values_list("pk", "type", "state")[: SHOWN + 1]
-    )
+    children = list(children_of([str(job.pk)]).values_list("pk", "type", "state")[: SHOWN + 1])
     above = [key for key in dict.fromkeys((parent, root)) if key and parse_uuid(key)]
     found = Job.objects.filter(pk__in=above).values_list("pk", "type", "state")
     known = {str(pk): (kind, state) for pk, kind, state in found}

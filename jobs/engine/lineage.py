@@ -116,7 +116,7 @@ def _descendants(job_id: UUID, project: str) -> tuple[list[dict[str, Any]], bool
     level, left = [str(job_id)], MOST
     seen = set(level)
     while level and left:
-        rows = scope_to(children_of(level), project).order_by("pk").values_list(*CHILD)
+        rows = scope_to(children_of(level), project).values_list(*CHILD)
         level_below: list[str] = []
         for pk, kind, queue, state, parent in rows[:left]:
             if str(pk) in seen:
@@ -133,6 +133,7 @@ def _descendants(job_id: UUID, project: str) -> tuple[list[dict[str, Any]], bool
 
 
 def children_of(ids: Sequence[str]) -> Any:
-    """The jobs whose parent is one of these."""
-    # With the condition of the index, which a planner need not work out then.
-    return Job.objects.annotate(parent=PARENT_KEY).filter(HAS_PARENT, parent__in=list(ids))
+    """The jobs whose parent is one of these, the oldest first of each."""
+    # With the condition of the index, which a planner need not work out then, and in its order.
+    jobs = Job.objects.annotate(parent=PARENT_KEY).filter(HAS_PARENT, parent__in=list(ids))
+    return jobs.order_by("parent", "pk")

@@ -21,6 +21,6 @@ class Migration(migrations.Migration):
         ),
         AddIndexConcurrently(
             model_name='job',
-            index=models.Index(jobs.store.expressions.MemberText('attributes', 'parent_id'), condition=models.Q(django.db.models.lookups.IsNull(jobs.store.expressions.MemberText('attributes', 'parent_id'), False)), name='ojs_job_parent'),
+            index=models.Index(jobs.store.expressions.MemberText('attributes', 'parent_id'), 'id', condition=models.Q(django.db.models.lookups.IsNull(jobs.store.expressions.MemberText('attributes', 'parent_id'), False)), name='ojs_job_parent'),
         ),
     ]

@@ -230,9 +230,11 @@ class Job(models.Model):
                 condition=Q(unique_key__isnull=False),
             ),
             # The children of a job. Jobs without a parent are in no index; no statement changes the
-            # attributes later.
+            # attributes later. With the id, for otherwise the first children are looked for among
+            # all jobs, by primary key.
             models.Index(
                 PARENT_KEY,
+                "id",
                 name="ojs_job_parent",
                 condition=HAS_PARENT,
             ),

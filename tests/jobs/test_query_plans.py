@@ -240,6 +240,12 @@ def test_the_children_of_a_job_are_found_by_their_index(big_table):
     assert indexes(found) == {"ojs_job_parent"}
 
 
+def test_the_first_children_of_a_job_are_found_without_looking_at_others(big_table):
+    found = plan_of(lambda: list(engine.children_of([str(uuid7())])[:21]), "SELECT")
+
+    assert indexes(found) == {"ojs_job_parent"} and "Sort" not in found
+
+
 NOT_HEAP_ONLY = """
     SELECT sum(pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid))
       FROM pg_class
