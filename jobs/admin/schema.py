@@ -404,8 +404,11 @@ class JobSchemaAdmin(ReadOnlyModelAdmin):
 
 def users(row: JobSchema) -> Users:
     """Count the newest jobs of the type by version."""
-    newest = Job.objects.order_by("-pk").values("pk")[:NEWEST]
-    found = Job.objects.filter(pk__in=newest, type=row.type).order_by()
+    # One range of the primary key: looking up each of them takes ten times as long.
+    newest = Job.objects.order_by("-pk").values_list("pk", flat=True)
+    found = Job.objects.filter(type=row.type).order_by()
+    for oldest in newest[NEWEST - 1 : NEWEST]:
+        found = found.filter(pk__gte=oldest)
     counts = found.aggregate(
         jobs=Count("pk", filter=Q(version_number=row.version_number)),
         unversioned=Count("pk", filter=Q(version_number=None)),

@@ -10,6 +10,7 @@ from django.utils.html import strip_tags
 
 import jobs
 from jobs import schemas
+from jobs.admin import schema
 from jobs.engine import schemas as registry
 from jobs.models import JobSchema, OperatorAction
 from tests.factories import WorkerFactory
@@ -106,6 +107,18 @@ def test_a_version_shows_what_it_changed_and_who_uses_it(django_assert_max_num_q
     assert "1 of this version, 1 without a version, 0 of other versions; 1 do not match" in shown
     assert "mail: strict" in shown
     assert "latest" in text_of(client.get(list_of(LIST)))
+
+
+def test_only_the_newest_jobs_are_asked_who_uses_a_version(monkeypatch):
+    monkeypatch.setattr(schema, "NEWEST", 3)
+    schemas.register("email.send", "1.0.0", ONE)
+    for _number in range(4):
+        jobs.enqueue("email.send", [{"to": "x"}])
+    jobs.enqueue("other", [])
+
+    shown = text_of(change_page(viewer(), "1.0.0"))
+
+    assert "0 of this version, 2 without a version" in shown
 
 
 def test_validation_is_set_and_schemas_are_deleted_unless_workers_declare_them():
