@@ -94,7 +94,7 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
     """
     claimed: list[ClaimedJob] = []
     with ending() as ended:
-        # First of all locks: whoever configures a pool locks its queues afterwards.
+        # First of all locks: configuring a pool locks its queues afterwards.
         pool = pool_rules.locked(request.pool)
         if pool is not None:
             request = replace(request, count=pool.room(request.count))
