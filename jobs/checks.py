@@ -194,7 +194,7 @@ def _check_schemas(options: conf.Settings) -> list[checks.CheckMessage]:
         return []
     known = ", ".join(map(repr, modes))
     message = f'OJS["SCHEMA_VALIDATION"] is one of {known}, not {options.SCHEMA_VALIDATION!r}.'
-    return [checks.Error(message, id="ojs.E023")]
+    return [checks.Error(message, id="ojs.E027")]
 
 
 def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
@@ -243,7 +243,7 @@ def _check_payloads(options: conf.Settings) -> list[checks.CheckMessage]:
             f'OJS["PAYLOAD_STORAGE"] is {name!r}: it must be in STORAGES, and OJS["PAYLOAD_URI"] '
             "must name it.",
             hint='Such as "s3://bucket": references to stored arguments begin with it.',
-            id="ojs.E025",
+            id="ojs.E028",
         )
     ]
 
@@ -255,7 +255,7 @@ def _check_codecs() -> list[checks.CheckMessage]:
     from . import codecs
 
     return [
-        checks.Error(problem, hint="See the docs of encryption.", id="ojs.E024")
+        checks.Error(problem, hint="See the docs of encryption.", id="ojs.E029")
         for problem in codecs.misplaced()
     ]
 

@@ -426,8 +426,8 @@ def test_the_codec_server_decodes_and_encodes_for_keys_with_the_scope(db):
     ],
 )
 def test_a_chain_that_would_leave_something_in_clear_is_reported(settings, options):
-    assert not [problem for problem in run_checks() if problem.id == "ojs.E024"]
+    assert not [problem for problem in run_checks() if problem.id == "ojs.E029"]
 
     settings.OJS = settings.OJS | options
 
-    assert [problem for problem in run_checks() if problem.id == "ojs.E024"]
+    assert [problem for problem in run_checks() if problem.id == "ojs.E029"]

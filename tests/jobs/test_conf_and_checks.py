@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 import types
 from dataclasses import fields, replace
@@ -18,6 +20,7 @@ from jobs.checks import check_database, check_settings
 from jobs.conf import Settings, configured, ojs_settings, protocols
 from jobs.protocols import DEFAULT_PACKAGES, Server, WorkerProtocol
 from tests.database import alias, connection
+from tests.processes import ROOT
 
 
 def complaints() -> list[str]:
@@ -301,3 +304,16 @@ def test_sqlite_without_immediate_transactions_is_warned_about():
         assert [message.id for message in check_database(databases=["default"])] == ["ojs.W006"]
     finally:
         options["transaction_mode"] = mode
+
+
+def test_each_id_of_a_check_says_one_thing():
+    """A site silences a check by its id."""
+    places: dict[str, set[str]] = {}
+    for file in (*ROOT.glob("jobs/**/*.py"), *ROOT.glob("workers/**/*.py")):
+        for function in ast.walk(ast.parse(file.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                for found in re.findall(r"'(ojs\.[EW]\d{3})'", ast.unparse(function)):
+                    places.setdefault(found, set()).add(f"{file.name}: {function.name}")
+
+    assert len(places) > 20
+    assert {id: found for id, found in places.items() if len(found) > 1} == {}
