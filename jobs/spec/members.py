@@ -698,6 +698,17 @@ class Members:
         cls._words = words | (rules or {})
 
     @classmethod
+    def refuse_others(cls, document: Document) -> None:
+        """
+        Raises:
+            InvalidRequest: the document has a member that is not declared.
+        """
+        for member in document:
+            if member not in cls.names:
+                known = ", ".join(cls.members)
+                raise refuse(member, f"There is no member '{member}'; there are {known}.")
+
+    @classmethod
     def demand(cls, document: Document) -> None:
         """Refuse a document without one of `needs`, before reading anything else of it."""
         for name in cls.needs:

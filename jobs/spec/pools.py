@@ -108,10 +108,7 @@ def read_pool(document: Document, name: str) -> dict[str, Any]:
     Raises:
         InvalidRequest: a member is invalid.
     """
-    for member in document:
-        if member not in ChangePool.names:
-            known = ", ".join(ChangePool.members)
-            raise refuse(member, f"There is no member '{member}'; there are {known}.")
+    ChangePool.refuse_others(document)
     named = ChangePool.name.read(document)
     if named not in (None, name):
         raise refuse("name", f"The path names the pool '{name}', not {named!r}.")

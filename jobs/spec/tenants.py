@@ -106,10 +106,7 @@ def read_tenant(document: Document, name: str) -> dict[str, Any]:
     Raises:
         InvalidRequest: there is no such member, a value is invalid, or another tenant is named.
     """
-    for member in document:
-        if member not in ChangeTenant.names:
-            known = ", ".join(ChangeTenant.members)
-            raise refuse(member, f"There is no member '{member}'; there are {known}.")
+    ChangeTenant.refuse_others(document)
     named = ChangeTenant.tenant_id.read(document)
     if named not in (None, name):
         raise refuse("tenant_id", f"The path names the tenant '{name}', not {named!r}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.errors import Conflict, NotFound
-from jobs.spec.pools import ChangePool
+from jobs.spec.pools import STRATEGIES, ChangePool
 from jobs.spec.tenants import ChangeTenant, ChangeTenantLimits, TenantLimits
 
 from ..operation import Operation, Reply
@@ -61,7 +61,7 @@ STATS = obj(
 POOL_MEMBERS = {
     "name": text(),
     "queues": array(text()),
-    "strategy": enum("strict", "round-robin", "weighted", "least-loaded"),
+    "strategy": enum(*STRATEGIES),
     "weights": free("Queue → its weight."),
     "concurrency": nullable(COUNT),
     "isolated": boolean("No other workers get jobs of its queues."),
