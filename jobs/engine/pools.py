@@ -19,20 +19,16 @@ from ..store.database import atomic
 from . import queue_policy
 from .pool_rules import BATCH, give_places
 
-NO_RULES: dict[str, Any] = {
-    "concurrency": None,
-    "is_isolated": False,
-    "starvation_prevention": {},
-}
-
 
 def configure(name: str, columns: dict[str, Any]) -> tuple[Pool, bool]:
     """Make or replace a pool; return it and whether it is new. The next fetch goes by it.
 
+    Args:
+        columns: all that `read_pool` returns.
+
     Raises:
         Conflict: another pool isolates one of the queues.
     """
-    columns = NO_RULES | columns
     with atomic():
         row, created = Pool.objects.get_or_create(pk=name, defaults=columns)
         row = Pool.objects.select_for_update().get(pk=name)

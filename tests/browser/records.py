@@ -13,6 +13,7 @@ from jobs.engine import Completion
 from jobs.http.authentication import make_key
 from jobs.models import RefusedFinish, Source, Workflow
 from jobs.spec.lifecycle import State
+from jobs.spec.pools import read_pool
 from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from workers.alerts import evaluation
@@ -88,9 +89,8 @@ def configure() -> None:
     schemas.register("email.send", "2.0.0", {"type": "array", "minItems": 2, "maxItems": 2})
     schemas.set_mode("strict", type="email.send", queue="reports")
     engine.tenants.configure("acme", {"max_queue_depth": 50_000, "fairness_weight": 5})
-    engine.pools.configure(
-        "night", {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
-    )
+    pool = {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
+    engine.pools.configure("night", read_pool(pool, "night"))
     marks.add(OPS, "deployment", "shop/4.2")
     for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
         make_key(name, scopes=scopes)
