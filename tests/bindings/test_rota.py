@@ -164,7 +164,8 @@ def start(request, django_db_setup, tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(start):
     """A server that is open to everyone, for the whole file."""
-    with start(ALLOW_ANONYMOUS=1) as process:
+    # A busy machine may keep a test silent for longer than the usual five seconds.
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
         yield process
         assert process.process.poll() is None, process.output
 
