@@ -140,7 +140,10 @@ WRITES = {
     "ojs_jobs/pool/<path:object_id>/change/": ("manage_pool", POOL),
     "ojs_jobs/queue/<path:object_id>/change/": ("change_queue", {"concurrency": "17"}),
     "ojs_jobs/maintenance/": ("maintenance", {"verb": "begin", "reason": "test"}),
-    "ojs_jobs/bulkoperation/add/": ("run_bulkoperation", counted(verb="retry", queue="mail")),
+    "ojs_jobs/bulkoperation/add/": (
+        "run_bulkoperation",
+        counted(verb="retry", queue="mail", type="", priority=""),
+    ),
     "ojs_jobs/job/add/": ("enqueue_job", {"type": "new.type"}),
     "ojs_jobs/cronjob/add/": ("add_cronjob", {"name": "new", "type": "new.type"}),
     "ojs_jobs/cronjob/<path:object_id>/change/": ("change_cronjob", {"type": "new.type"}),
