@@ -190,6 +190,12 @@ CHORES = (
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
+    Chore(
+        "event-partitions",
+        engine.event_partitions.make_ahead,
+        "partitions of the record of events made",
+        timedelta(seconds=30),
+    ),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore(
         "long-histories",
@@ -340,6 +346,7 @@ def run(
 
 def _give_back_turn(chore: Chore) -> None:
     """Make a slow chore due now, for whichever process comes first."""
+    assert chore.every is not None
     Sweep.objects.filter(pk=chore.name).update(ran_at=Now() - chore.every * PATIENCE)
 
 
