@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from django.db.models import Max
 from django.db.models.functions import Now
 
 from ..conf import ojs_settings
@@ -135,9 +134,7 @@ def move(say: Callable[[str], None], pause: Callable[[], None], tries: int) -> N
     say(f"4 of 4: {made} partitions are made ahead; housekeeping makes the next ones.")
 
 
-def _to_first_partition(
-    say: Callable[[str], None], pause: Callable[[], None], tries: int
-) -> None:
+def _to_first_partition(say: Callable[[str], None], pause: Callable[[], None], tries: int) -> None:
     last_id = partitions.relation().last_id
     least = MARGIN // 2
     found = partitions.bound()

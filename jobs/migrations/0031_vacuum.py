@@ -32,7 +32,7 @@ def _tables(editor, table):
     with editor.connection.cursor() as cursor:
         cursor.execute(TABLES, [table, table])
         for name, options, values in cursor.fetchall():
-            yield name, dict(zip(options, values))
+            yield name, dict(zip(options, values, strict=True))
 
 
 def forwards(apps, editor):

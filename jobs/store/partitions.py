@@ -243,7 +243,8 @@ def switch() -> None:
             option = " WITH GRANT OPTION" if grantable else ""
             _do(f"GRANT {privilege} ON {TABLE} TO {grantee}{option}")
         _do(f"ALTER TABLE {TABLE} OWNER TO {before.owner}")
-        _do(f"ALTER TABLE {TABLE} ATTACH PARTITION {FORMER} FOR VALUES FROM (MINVALUE) TO ({limit[0]})")
+        limits = f"FOR VALUES FROM (MINVALUE) TO ({limit[0]})"
+        _do(f"ALTER TABLE {TABLE} ATTACH PARTITION {FORMER} {limits}")
         _do(f"ALTER TABLE {FORMER} DROP CONSTRAINT {BOUND}")
         _attach(before, REST, FORMER, "DEFAULT")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
+from django.apps import apps
 from django.core.management import CommandError, call_command
+from django.db.migrations.state import ProjectState
+from django.db.models import Index
 from django.utils import timezone
 
 from jobs import engine
@@ -14,6 +17,7 @@ from jobs.models import Event
 from jobs.record import events
 from jobs.spec.validation import new_job
 from jobs.store import partitions
+from jobs.store.indexes import AddIndexConcurrently
 from tests.database import another_connection, connection
 from tests.factories import ago
 from workers.chores import reaper
@@ -55,9 +59,7 @@ def record(subject: str = "s", age: int = 0, **fields) -> Event:
 
 def skip_to(next_id: int) -> None:
     """Let the next event have this id."""
-    execute(
-        f"SELECT setval(pg_get_serial_sequence('ojs_jobs_event', 'id'), {next_id - 1})"
-    )
+    execute(f"SELECT setval(pg_get_serial_sequence('ojs_jobs_event', 'id'), {next_id - 1})")
 
 
 def upper() -> int:
@@ -191,6 +193,21 @@ def test_the_state_of_the_record_is_told(small):
     assert "all other ids" in said
 
 
+def test_a_later_migration_can_add_and_remove_an_index_of_the_record(partitioned):
+    state = ProjectState.from_apps(apps)
+    add = AddIndexConcurrently("event", Index(fields=["time"], name="ojs_event_time"))
+    after = state.clone()
+    add.state_forwards("ojs_jobs", after)
+    with connection.schema_editor(atomic=False) as editor:
+        editor.atomic_migration = False
+        add.database_forwards("ojs_jobs", editor, state, after)
+        there = "SELECT count(*) FROM pg_class WHERE relname = 'ojs_event_time'"
+        assert execute(there) == [(1,)]
+
+        add.database_backwards("ojs_jobs", editor, after, state)
+        assert execute(there) == [(0,)]
+
+
 # Housekeeping
 
 
@@ -319,7 +336,9 @@ def test_sessions_that_have_written_before_go_on_writing(transactional_db, small
             execute(UNDO)
 
 
-def test_a_table_in_use_is_left_and_the_move_can_be_made_later(transactional_db, small, monkeypatch):
+def test_a_table_in_use_is_left_and_the_move_can_be_made_later(
+    transactional_db, small, monkeypatch
+):
     monkeypatch.setattr("jobs.management.commands.partitionevents.TRIES", 2)
     monkeypatch.setattr("jobs.management.commands.partitionevents.PAUSE", 0)
     with another_connection() as reader:
@@ -333,4 +352,3 @@ def test_a_table_in_use_is_left_and_the_move_can_be_made_later(transactional_db,
 
     assert subjects() == ["meanwhile"]
     execute(UNDO)
-
