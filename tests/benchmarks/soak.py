@@ -254,7 +254,7 @@ class Soak:
             # Of equal length, and both after the retention has begun to delete.
             third = sizes.minutes // 3
             middle, end = (
-                max((minute.figures.size for minute in part), default=0)
+                max((minute.figures.size / 1e6 for minute in part), default=0)
                 for part in (minutes[third : 2 * third], minutes[-third:])
             )
             self._note_ratio(at_the_end("size"), end, middle)

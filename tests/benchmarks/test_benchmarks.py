@@ -49,7 +49,6 @@ OF_A_STEADY_LOAD = {
     "fetch, p99",
     "fetch, p50: with 20 finished jobs, of without",
 }
-MINUTES = {f"{number} " for number in range(1, 7)}
 
 
 def test_every_benchmark_runs_and_is_reported(tmp_path):
@@ -99,7 +98,7 @@ def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
     assert done.returncode == 0, done.stderr
     results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= OF_A_STEADY_LOAD, done.stderr
-    minutes = [line for line in done.stderr.splitlines() if line.strip()[:2] in MINUTES]
+    minutes = [line for line in done.stderr.splitlines() if line[:6].strip().isdigit()]
     assert len(minutes) == 6, done.stderr
     assert sum("a transaction is idle" in line for line in minutes) == 1
     judged = [line for line in done.stdout.splitlines() if "p99 of the last ten minutes" in line]
