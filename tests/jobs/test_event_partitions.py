@@ -134,6 +134,7 @@ def test_the_tables_that_follow_are_like_the_first(partitioned):
 def test_who_could_write_events_still_can(small):
     execute("CREATE ROLE writes_events")
     execute("GRANT INSERT ON ojs_jobs_event TO writes_events")
+    execute("GRANT SELECT ON SEQUENCE ojs_jobs_event_id_seq TO writes_events")
 
     command()
 
@@ -142,6 +143,7 @@ def test_who_could_write_events_still_can(small):
         "INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time)"
         " VALUES ('job.started', 'theirs', '', '', '', now())"
     )
+    execute("SELECT last_value FROM ojs_jobs_event_id_seq")
     execute("RESET ROLE")
     assert subjects() == ["theirs"]
 
