@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals
+from . import goals, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
@@ -32,6 +32,8 @@ SUITE = "suite"
 PARTS = (SUITE, "peers", "worker", "pages", "waiting")
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
 of waiting connections."""
+LONG = ("soak",)
+"""Parts that run only if they are named: an hour of steady load."""
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
@@ -59,7 +61,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", action="append", default=[], help="part of a name or group; may be repeated"
     )
     parser.add_argument(
-        "--part", action="append", choices=PARTS, help="may be repeated (default: all of them)"
+        "--part",
+        action="append",
+        choices=(*PARTS, *LONG),
+        help="may be repeated (default: all but soak)",
     )
     parser.add_argument("--folder", type=Path, help="where the environment of the peers is kept")
     parser.add_argument(
@@ -83,6 +88,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    soak.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -143,6 +149,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
         elif part == "waiting":
             command += ["--url", url, "--json", str(file)]
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
+        elif part == "soak":
+            command += ["--url", url, "--json", str(file), *soak.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.

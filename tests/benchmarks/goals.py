@@ -24,12 +24,16 @@ from .places import (
     LOGINS,
     PAGES,
     RECOVERY,
+    SOAK,
     WAITING,
+    at_the_end,
     bare,
     group_of,
     of_clients,
     of_interface,
     of_many,
+    recovered,
+    with_past,
 )
 from .results import Results
 
@@ -231,7 +235,39 @@ BESIDE_WSGI = tuple(
     )
     for clients in some
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING)
+LEVEL = (
+    *(
+        Goal(
+            f"{kind} p99 of the last ten minutes: of the first",
+            (SOAK, at_the_end(f"{kind}, p99")),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "size at most in the last third: of the second", (SOAK, at_the_end("size")), None, 1.1, True
+    ),
+    *(
+        Goal(
+            f"{kind} p99 two minutes after an idle transaction: of before",
+            (SOAK, recovered(kind)),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "fetch p50 with 10,000,000 finished jobs: of without",
+        (SOAK, with_past(10_000_000)),
+        None,
+        1.1,
+        at_most=True,
+    ),
+)
+GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING, *LEVEL)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:
