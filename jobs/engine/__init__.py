@@ -15,6 +15,7 @@ from . import (
     queue_policy,
     queues,
     schemas,
+    stored_arguments,
     tenants,
 )
 from .bounds import relieve
@@ -151,6 +152,7 @@ __all__ = [
     "save_checkpoint",
     "schemas",
     "set_cron_enabled",
+    "stored_arguments",
     "tenants",
     "time_out",
     "too_large",

@@ -138,6 +138,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "finished-jobs",
         "old-results",
         "old-workflows",
+        "stored-arguments",
         "old-events",
         "long-histories",
         "old-refusals",

@@ -190,6 +190,12 @@ CHORES = (
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
+    Chore(
+        "stored-arguments",
+        engine.stored_arguments.collect,
+        "stored arguments deleted",
+        timedelta(minutes=15),
+    ),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore(
         "long-histories",
