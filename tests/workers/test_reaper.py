@@ -128,6 +128,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "schedules",
         "due-jobs",
         "expired-jobs",
+        "bulk-operations",
         "tenants",
         "webhooks",
         "statistics",

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import websockets.sync.client
 from django.core.management import CommandError, call_command
 
 from ojs_project import health
@@ -30,7 +31,7 @@ HEALTH = b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def environment(django_db_setup):
-    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5)
+    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5, ALLOW_ANONYMOUS=1)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,16 @@ def test_a_head_may_arrive_in_pieces_and_a_connection_stays_open(port):
                 answer.begin()
                 assert answer.status == 200
                 answer.read()
+
+
+def test_a_websocket_outlives_the_deadline_of_a_head(port):
+    with websockets.sync.client.connect(f"ws://127.0.0.1:{port}/ojs/v1/ws", proxy=None) as socket:
+        # One that came later has been given up.
+        with connect(port) as line:
+            line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\n")
+            assert everything(line).startswith(b"HTTP/1.1 408 ")
+
+        assert socket.ping().wait(PATIENCE)
 
 
 def words_of(process: psutil.Process) -> str:

@@ -179,6 +179,7 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    Chore("bulk-operations", engine.bulk_operations.advance, "jobs changed by bulk operations"),
     Chore("tenants", engine.tenants.declare, "tenants of the settings made"),
     Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.

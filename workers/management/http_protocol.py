@@ -28,6 +28,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limit = ojs_settings.BODY_TIMEOUT.total_seconds()
         self._is_in_head = False
+        self._is_socket = False
+        """It has become a WebSocket, whose silence is no longer this protocol's concern."""
         self._held = 0
         """Bytes of an unfinished head."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -42,6 +44,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_socket:
+            return
         if self._is_in_head:
             self._held += len(data)
             if self._held > MOST:
@@ -61,6 +65,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._drop_deadline()
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_socket = True
+        super().handle_websocket_upgrade()
 
     def _set_deadline(self) -> None:
         if self._deadline is None and self._limit and not self.transport.is_closing():
