@@ -197,6 +197,12 @@ CHORES = (
         "partitions of the record of events made",
         timedelta(seconds=30),
     ),
+    Chore(
+        "stored-arguments",
+        engine.stored_arguments.collect,
+        "stored arguments deleted",
+        timedelta(minutes=15),
+    ),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore(
         "long-histories",

@@ -17,13 +17,14 @@ from jobs.store import readiness
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
-from .requests import MOST_QUEUES, AutoscalingQuery
+from .requests import MOST_QUEUES, AutoscalingQuery, MetricsQuery
 
 
 class MetricsViewSet(OJSViewSet):
     """`/ojs/v1/metrics` (OJS observability §8)"""
 
     resource = "metrics"
+    queries = {"retrieve": MetricsQuery}
 
     def retrieve(self, request: Request) -> HttpResponse:
         """All metrics in Prometheus' text format, or in OpenMetrics if the client accepts it."""
@@ -38,7 +39,8 @@ class MetricsViewSet(OJSViewSet):
                 hint="pip install 'django-ojs[metrics]'",
                 extra="metrics",
             )
-        text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
+        named = MetricsQuery.format.read(request.query_params)
+        text, media_type = metrics.exposition(named or request.META.get("HTTP_ACCEPT", ""))
         return HttpResponse(text, content_type=media_type)
 
 
