@@ -33,6 +33,8 @@ from jobs.spec.validation import (
     QUEUE_LENGTH,
     QUEUE_PATTERN,
     NewJob,
+    OpenQueue,
+    OpenType,
 )
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
@@ -77,14 +79,14 @@ class Serving(Worker):
 class Running(Members):
     """Execution options of both jobs and schedules of jobs."""
 
-    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
+    queue = OpenQueue().default("default")
     max_attempts = Integer(least=1, most=MAX_ATTEMPTS)
     # Not an execution timeout: with heartbeats a Flare job may run longer.
     timeout_seconds = Integer(least=1, most=CENTURY)
 
 
 class Schedule(Running):
-    job_type = Text(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
+    job_type = OpenType(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
     cron_expression = Text().required()
     timezone = Text(longest=64)
 
@@ -136,7 +138,7 @@ class Heartbeat(OfJob):
 
 
 class JobRequest(Running):
-    job_type = Text(
+    job_type = OpenType(
         "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
         pattern=CLASS_PATTERN,
     ).required()
