@@ -30,10 +30,10 @@ def refused_queue(name: str, place: str) -> InvalidRequest:
     )
 
 
-def refuse_queues(names: Iterable[str]) -> None:
+def refuse_queues(names: Iterable[str], place: str = "queues") -> None:
     """
     Raises:
-        InvalidRequest: one of the queues that a worker asks for is not for workers of a protocol.
+        InvalidRequest: one of the queues that a worker serves is not for workers of a protocol.
     """
     for name in QUEUES.intersection(names):
-        raise refused_queue(name, "queues")
+        raise refused_queue(name, place)

@@ -95,10 +95,15 @@ SYSTEM_MANAGED = frozenset(
 
 
 class QueueNames(Texts):
-    """A list of queue names (OJS core §5.1)."""
+    """The queues that a worker serves (OJS core §5.1)."""
 
     def __init__(self, about: str = "", **words: Any) -> None:
         super().__init__(about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, **words)
+
+    def check(self, value: Any, place: str) -> list[str]:
+        names = super().check(value, place)
+        reserved.refuse_queues(names, place)
+        return names
 
 
 class OpenQueue(Text):

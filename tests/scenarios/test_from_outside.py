@@ -26,9 +26,9 @@ from django.test import Client
 import jobs
 from jobs.models import Job
 from tests.database import alias
-from tests.factories import ago
 from tests.once import once_is_enough
 from tests.processes import PATIENCE, environment, eventually, forked, free_port
+from tests.workers.deliveries import end_pauses
 from tests.workers.receiver import receiving
 from tests.workers.site import NOWHERE
 from workers.models import WebhookDelivery, Worker
@@ -127,7 +127,7 @@ def test_a_webhook_arrives_signed_although_its_receiver_fails_twice(site):
             for failure in ({"attempts__0__status": 503}, {"attempts__1__status": 500}):
                 # The next attempt would be made minutes later.
                 failed = WebhookDelivery.objects.pending().filter(**failure)
-                eventually(lambda failed=failed: failed.update(next_try_at=ago(1)))
+                eventually(lambda failed=failed: failed.exists() and end_pauses())
             eventually(WebhookDelivery.objects.filter(state="delivered").exists)
 
     deliveries = set()

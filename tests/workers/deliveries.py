@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.db.models.functions import Now
+
 from jobs.models import Job
 from jobs.spec.reserved import WEBHOOK_QUEUE
 from tests.factories import ago
@@ -14,10 +16,10 @@ from workers.runtime.execution import Settled, execute
 CARRYING = Job.objects.filter(queue=WEBHOOK_QUEUE)
 
 
-def end_pauses() -> None:
-    """What waits for its next attempt is due."""
+def end_pauses() -> int:
+    """What waits for its next attempt is due; return how many jobs do."""
     WebhookDelivery.objects.pending().update(next_try_at=ago(1))
-    CARRYING.filter(scheduled_at__isnull=False).update(scheduled_at=ago(1))
+    return CARRYING.filter(finished_at=None, scheduled_at__gt=Now()).update(scheduled_at=ago(1))
 
 
 def fetched(client: LocalClient) -> list[JobContext]:

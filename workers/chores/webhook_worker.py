@@ -105,9 +105,9 @@ def deliver(context: JobContext, key: str) -> dict[str, Any] | None:
         slow_places.note(row.subscription, outcome.duration)
     pause = delivery.note(outcome)
     if pause is not None:
-        raise Retry(pause, outcome.entry["error"])
+        raise Retry(pause, outcome.reason)
     if not outcome.is_success:
-        raise Discard(outcome.entry["error"])
+        raise Discard(outcome.reason)
     return {"status": outcome.status}
 
 

@@ -27,12 +27,13 @@ from jobs.conf import ojs_settings
 from jobs.errors import TooManyConnections
 from jobs.http import outbound
 from jobs.http.renderers import dumps
+from jobs.models import Event
 from jobs.record import events
 from jobs.spec import cloudevents
 from jobs.spec.identifiers import uuid7
 from jobs.spec.timestamps import format_timestamp
 from jobs.store import clock
-from jobs.store.database import atomic
+from jobs.store.database import alias, atomic
 
 from ..models import DeliveryState, WebhookDelivery, WebhookFormat, WebhookSubscription
 from . import counting, delivery_jobs
@@ -106,6 +107,11 @@ class Outcome:
         if self.is_success:
             return DeliveryState.DELIVERED
         return DeliveryState.DEAD if self.is_dead else DeliveryState.PENDING
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, without the response: that stays in the delivery."""
+        return self.text if self.status is None else f"HTTP {self.status}"
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -361,8 +367,13 @@ def test(subscription: WebhookSubscription) -> Outcome:
 
 
 def forget(job_ids: Sequence[str]) -> None:
-    """Delete the deliveries of events of these jobs."""
-    WebhookDelivery.objects.filter(subject__in=job_ids).delete()
+    """Delete the deliveries of events of these jobs, and what is recorded of them."""
+    rows = WebhookDelivery.objects.filter(subject__in=job_ids)
+    delivery_jobs.cancel(rows.pending(), reason="The delivery was erased.")
+    # A receiver's response may quote what it got.
+    told = Event.objects.using(alias()).filter(type__startswith="webhook.")
+    told.filter(subject__in=[row.name for row in rows.only("pk")]).delete()
+    rows.delete()
 
 
 def prune() -> int:

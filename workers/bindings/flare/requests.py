@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobs.engine import NewCronJob
 from jobs.http.authentication import Caller
-from jobs.spec import fields
+from jobs.spec import fields, reserved
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import uuid7
 from jobs.spec.members import (
@@ -72,8 +72,15 @@ class Worker(Members):
     worker_id = WorkerId(longest=LONGEST_WORKER_ID).required()
 
 
+class ServedQueues(Names):
+    def check(self, value: Any, place: str) -> list[str]:
+        names = super().check(value, place)
+        reserved.refuse_queues(names, place)
+        return names
+
+
 class Serving(Worker):
-    queues = Names(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, least=1).required()
+    queues = ServedQueues(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, least=1).required()
 
 
 class Running(Members):
