@@ -36,13 +36,13 @@ LIMIT = "webhook/"
 """Prefix of the subscription in the key of its rate limit; no client's key has a slash."""
 TIMEOUT = timedelta(minutes=2)
 """Of an execution; an attempt has a limit of its own, a minute at most."""
-AFTER_A_CRASH = {
+BACKOFF = {
     "initial_interval": "PT30S",
     "backoff_coefficient": 4,
     "max_interval": "P1D",
     "on_exhaustion": "discard",
 }
-"""When a job follows whose worker could not say when: each time after an attempt, it does."""
+"""Of executions that end without an attempt that was noted, which would say when the next is."""
 CONFIG = {"retention": {"completed": "PT1H", "cancelled": "PT1H", "discarded": "PT1H"}}
 """Of the queue when it is made: the delivery is the record, not the job."""
 BATCH = 500
@@ -75,7 +75,7 @@ def _job_of(row: WebhookDelivery, now: datetime) -> NewJob:
         id=uuid7(),
         queue=WEBHOOK_QUEUE,
         max_attempts=most,
-        retry={"max_attempts": most} | AFTER_A_CRASH,
+        retry={"max_attempts": most} | BACKOFF,
         timeout=TIMEOUT,
         scheduled_at=row.next_try_at if row.next_try_at > now else None,
         rate_limit={"key": key_of(owner.pk)} | _limits(is_failing=owner.failing_since is not None),
