@@ -653,6 +653,26 @@ def test_a_delivery_that_is_sent_once_more_has_a_job_of_its_own(api):
     assert list(states) == ["cancelled", "completed"]
 
 
+def test_an_attempt_from_before_it_is_sent_once_more_changes_nothing(api):
+    with receiving(500, 200) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        written()
+        old = begun()
+        name = WebhookDelivery.objects.get().name
+        assert api.send(f"webhooks/deliveries/{name}/retry").status_code == 200
+        new = begun()
+        assert (old.number, new.number) == (1, 1)
+        delivery.note(delivery.send(old))
+        row = WebhookDelivery.objects.get()
+        assert (row.state, row.attempts) == ("pending", [])
+        delivery.note(delivery.send(new))
+
+    row.refresh_from_db()
+    assert (row.state, len(row.attempts)) == ("delivered", 1)
+    assert WebhookSubscription.objects.get().failing_since is None
+
+
 def test_no_limit_of_a_tenant_holds_up_deliveries_and_maintenance_loses_none(settings):
     settings.OJS = settings.OJS | {"API_KEY_CACHE": 0, "MULTI_TENANCY": "required"}
     acme = OJSClient(make_key("acme", project="acme")[1])

@@ -151,6 +151,12 @@ class _Host(threading.Thread):
         self.join(LAST_WORDS + 5)
 
     def run(self) -> None:
+        try:
+            self._host()
+        finally:
+            connections.close_all()
+
+    def _host(self) -> None:
         while not self._over.is_set():
             try:
                 if _is_needed():
@@ -171,11 +177,8 @@ class _Host(threading.Thread):
 
 
 def _is_needed() -> bool:
-    try:
-        with borrowed():
-            found: bool = WebhookDelivery.objects.pending().exists()
-    finally:
-        connections.close_all()
+    with borrowed():
+        found: bool = WebhookDelivery.objects.pending().exists()
     return found
 
 
