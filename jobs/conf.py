@@ -136,6 +136,13 @@ class Settings:
         "are the same without it.",
     )
 
+    # The database
+    STORE: str = option(
+        "auto",
+        "Statements that write jobs: `auto`: those for the database; `postgresql`; `portable`: "
+        "those that every database takes, also on PostgreSQL, such as for a cell on Citus.",
+    )
+
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(
