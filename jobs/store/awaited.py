@@ -49,7 +49,7 @@ CANNOT_SEE = """
     SELECT current_setting('transaction_isolation') <> 'read committed'
            OR coalesce(pg_xact_status(greatest(3, present.xid
                   + (job.xmin::text::bigint - present.xid + 2147483648 + 4294967296 * 1073741824)
-                  % 4294967296 - 2147483648)::text::xid8) = 'in progress', false)
+                  %% 4294967296 - 2147483648)::text::xid8) = 'in progress', false)
       FROM present, ojs_jobs_job AS job
      WHERE job.id = %s
 """
