@@ -150,6 +150,19 @@ def _check_store(options: conf.Settings) -> list[checks.CheckMessage]:
     if options.STORE == POSTGRESQL and not is_postgresql():
         message = f'OJS["STORE"] is {POSTGRESQL!r}, and the database {alias()!r} is not PostgreSQL.'
         return [checks.Error(message, hint='Leave it out: the default is "auto".', id="ojs.E030")]
+    return _check_standby(options.READ_DATABASE)
+
+
+def _check_standby(name: str) -> list[checks.CheckMessage]:
+    if not name:
+        return []
+    place = f'OJS["READ_DATABASE"] is {name!r}'
+    if name not in connections or connections[name].vendor != "postgresql":
+        message = f"{place}, which is no PostgreSQL database in DATABASES."
+        return [checks.Error(message, id="ojs.E031")]
+    if name == alias() or not is_postgresql():
+        message = f"{place}: that has no effect, since it is no standby of {alias()!r}."
+        return [checks.Warning(message, hint="Name a standby of it.", id="ojs.W030")]
     return []
 
 

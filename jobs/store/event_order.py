@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cache
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Max, QuerySet
 
 from .choice import is_portable
-from .database import alias, is_postgresql, run
+from .database import alias, elsewhere, is_postgresql, reading_from, run
 
 # A transaction that writes events holds a shared advisory lock until its commit is visible. The
 # lock's key is the last id drawn before the transaction's own (a trigger takes it, see the
@@ -50,12 +52,53 @@ def horizon(events: QuerySet[Any]) -> int:
     if not is_postgresql():  # there is a single writer at a time
         found: int = events.aggregate(newest=Max("id"))["newest"] or 0
         return found
+    return _horizon_of_standby() if elsewhere() else _horizon()
+
+
+def _horizon() -> int:
     if is_portable():
         ((newest,),) = run(NEWEST, [])
         keys = [key for (key,) in run(LOCKS, [])]
     else:
         ((newest, keys),) = run(HORIZON, [])
     return min([int(newest), *(_full_id(key, newest) for key in keys)])
+
+
+# A standby has no locks of the primary's writers. So the primary says how far the record is
+# settled, and where its log ended afterwards. Once the standby has replayed that, the same holds
+# for the standby.
+POSITION = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+REPLAYED = """
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                 ELSE pg_current_wal_insert_lsn() END - '0/0')::bigint
+"""
+_points: deque[tuple[int, int]] = deque(maxlen=10_000)
+"""Positions in the primary's log, and the horizon there was by then."""
+
+
+class NotReplayed(DatabaseError):
+    """The standby has not replayed any point up to which the record was known to be settled."""
+
+
+def _horizon_of_standby() -> int:
+    """Return the horizon on the standby.
+
+    Raises:
+        NotReplayed: it is not known yet, as on the first call in a process.
+    """
+    try:
+        with reading_from(""):
+            newest = _horizon()
+            ((position,),) = run(POSITION, [])
+        _points.append((int(position), newest))
+    except (OperationalError, InterfaceError):
+        # Without the primary, what it said before still holds.
+        pass
+    ((replayed,),) = run(REPLAYED, [])
+    known = [horizon for position, horizon in list(_points) if position <= (replayed or 0)]
+    if not known:
+        raise NotReplayed("The standby has not caught up with the record of events.")
+    return max(known)
 
 
 def announce() -> None:

@@ -13,7 +13,7 @@ from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled
 from jobs.http.base import OJSViewSet
 from jobs.http.request import Request
-from jobs.store import readiness
+from jobs.store import readiness, standby
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
@@ -38,8 +38,12 @@ class MetricsViewSet(OJSViewSet):
                 hint="pip install 'django-ojs[metrics]'",
                 extra="metrics",
             )
-        text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
-        return HttpResponse(text, content_type=media_type)
+
+        def respond() -> HttpResponse:
+            text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
+            return HttpResponse(text, content_type=media_type)
+
+        return standby.answer(respond)
 
 
 class AutoscalingViewSet(OJSViewSet):
