@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
 import pytest
 from django.core.checks import run_checks
 from django.db import OperationalError, connections
@@ -14,8 +20,10 @@ from jobs.models import Event, Job
 from jobs.record import events
 from jobs.store import event_order, standby
 from jobs.store.database import alias, run
+from tests.campaign import surroundings
 from tests.database import connection
 from tests.factories import JobFactory
+from tests.processes import eventually
 
 STANDBY = "standby"
 READ_ONLY = {"options": "-cdefault_transaction_read_only=on"}
@@ -193,3 +201,77 @@ def test_what_is_no_standby_is_reported(settings, name, problem):
     found = [one.id for one in run_checks() if one.id in ("ojs.E031", "ojs.W030")]
 
     assert found == ([problem] if problem else [])
+
+
+# With a real one
+
+
+def postmaster():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_read_file('postmaster.pid')")
+        return int(cursor.fetchone()[0].split()[0])
+
+
+@pytest.fixture
+def real_standby(tmp_path_factory, monkeypatch):
+    """Follows the server of the tests, until the test ends."""
+    if os.environ.get("DATABASE_URL", "").startswith("postgres"):
+        pytest.skip("needs the server that the tests start")
+    found = connections[alias()].settings_dict
+    # Only its own user may enter the folder with the socket.
+    owner = os.stat(str(found["HOST"]))
+    if not os.geteuid():
+        whom = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+        monkeypatch.setattr(surroundings, "unprivileged", lambda: whom)
+    with tempfile.TemporaryDirectory(prefix="ojs-standby-") as folder:
+        os.chmod(folder, 0o755)
+        server = surroundings.Postgres(Path(folder) / "standby")
+        server.programs = Path(psutil.Process(postmaster()).exe()).parent
+        primary = SimpleNamespace(host=str(found["HOST"]), port=int(found["PORT"] or 5432))
+        try:
+            server.standby_of(primary)
+            server.start()
+            there = {"HOST": "127.0.0.1", "PORT": str(server.port)}
+            monkeypatch.setitem(connections.settings, STANDBY, found | there)
+            connections[STANDBY].close()
+            del connections[STANDBY]
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.one_database
+def test_a_standby_shows_what_it_has_replayed(real_standby, client, some_job, caplog):
+    def shown():
+        reply = client.get("/ojs/v1/events")
+        return of(reply), "OJS-Standby-Lag" in reply.headers
+
+    def writes(name):
+        events.record([events.queue_event("queue.paused", name)])
+
+    first = str(some_job.pk)
+    eventually(lambda: writes("any") or shown()[1])
+    before = events.Event.objects.count()
+
+    with real_standby.connect() as there:
+        there.execute("SELECT pg_wal_replay_pause()")
+        eventually(
+            lambda: (
+                there.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() == ("paused",)
+            )
+        )
+        writes("later")
+        found, is_from_standby = shown()
+        assert connections[STANDBY].settings_dict["PORT"] == str(real_standby.port)
+        assert is_from_standby and found[0] == first
+        assert "later" not in found and len(found) <= before
+
+        there.execute("SELECT pg_wal_replay_resume()")
+    eventually(lambda: writes("any") or "later" in shown()[0])
+    assert shown()[1]
+
+    real_standby.stop()
+    found, is_from_standby = shown()
+    assert "later" in found and not is_from_standby
+    assert "is not read" in caplog.text
