@@ -21,7 +21,8 @@ from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
 from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive
-from .store.database import alias
+from .store.choice import CHOICES, POSTGRESQL
+from .store.database import alias, is_postgresql
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
 TASKS_BACKEND = "jobs.backends.OJSBackend"
@@ -43,6 +44,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *found,
         *_check_time_zones(),
         *_check_placement(),
+        *_check_store(options),
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
@@ -138,6 +140,30 @@ def _check_placement() -> list[checks.CheckMessage]:
             id="ojs.E022",
         )
     ]
+
+
+def _check_store(options: conf.Settings) -> list[checks.CheckMessage]:
+    if options.STORE not in CHOICES:
+        known = ", ".join(map(repr, CHOICES))
+        message = f'OJS["STORE"] is one of {known}, not {options.STORE!r}.'
+        return [checks.Error(message, id="ojs.E030")]
+    if options.STORE == POSTGRESQL and not is_postgresql():
+        message = f'OJS["STORE"] is {POSTGRESQL!r}, and the database {alias()!r} is not PostgreSQL.'
+        return [checks.Error(message, hint='Leave it out: the default is "auto".', id="ojs.E030")]
+    return _check_standby(options.READ_DATABASE)
+
+
+def _check_standby(name: str) -> list[checks.CheckMessage]:
+    if not name:
+        return []
+    place = f'OJS["READ_DATABASE"] is {name!r}'
+    if name not in connections or connections[name].vendor != "postgresql":
+        message = f"{place}, which is no PostgreSQL database in DATABASES."
+        return [checks.Error(message, id="ojs.E031")]
+    if name == alias() or not is_postgresql():
+        message = f"{place}: that has no effect, since it is no standby of {alias()!r}."
+        return [checks.Warning(message, hint="Name a standby of it.", id="ojs.W030")]
+    return []
 
 
 def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:

@@ -136,6 +136,19 @@ class Settings:
         "are the same without it.",
     )
 
+    # The database
+    STORE: str = option(
+        "auto",
+        "Statements that write jobs: `auto`: those for the database; `postgresql`; `portable`: "
+        "those that every database takes, also on PostgreSQL, such as for a cell on Citus.",
+    )
+    READ_DATABASE: str = option(
+        "",
+        "Name in `DATABASES` of a standby. The dashboard, the large lists of the admin, metrics "
+        "and `GET /ojs/v1/events` read from it; their answers may be slightly old, as the header "
+        "`OJS-Standby-Lag` says. Empty: none.",
+    )
+
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(

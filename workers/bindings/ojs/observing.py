@@ -13,7 +13,7 @@ from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled
 from jobs.http.base import OJSViewSet
 from jobs.http.request import Request
-from jobs.store import readiness
+from jobs.store import readiness, standby
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
@@ -40,8 +40,13 @@ class MetricsViewSet(OJSViewSet):
                 extra="metrics",
             )
         named = MetricsQuery.format.read(request.query_params)
-        text, media_type = metrics.exposition(named or request.META.get("HTTP_ACCEPT", ""))
-        return HttpResponse(text, content_type=media_type)
+
+        def respond() -> HttpResponse:
+            accepted = named or request.META.get("HTTP_ACCEPT", "")
+            text, media_type = metrics.exposition(accepted)
+            return HttpResponse(text, content_type=media_type)
+
+        return standby.answer(respond)
 
 
 class AutoscalingViewSet(OJSViewSet):
