@@ -24,12 +24,16 @@ from .places import (
     LOGINS,
     PAGES,
     RECOVERY,
+    REFERENCE,
+    THEIRS,
     WAITING,
     bare,
     group_of,
     of_clients,
     of_interface,
     of_many,
+    of_reference,
+    ours,
 )
 from .results import Results
 
@@ -231,7 +235,25 @@ BESIDE_WSGI = tuple(
     )
     for clients in some
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING)
+BESIDE_REFERENCE = tuple(
+    Goal(
+        f"{name}, {connections} connection{'s' if connections > 1 else ''}: of the reference server",
+        tuple(
+            (REFERENCE, of_reference(ours(processes), name, connections)) for processes in (1, 2)
+        ),
+        (REFERENCE, of_reference(THEIRS, name, connections)),
+        wanted,
+    )
+    for name, connections, wanted in (
+        ("enqueue 1", 8, 1.0),
+        ("enqueue 1", 1, 0.8),
+        ("enqueue 100", 4, 1.9),
+        (ONE_BY_ONE, 8, 8.0),
+        ("heartbeat, no jobs", 8, 0.8),
+        ("heartbeat, no jobs", 32, 0.8),
+    )
+)
+GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING, *BESIDE_REFERENCE)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:
