@@ -237,7 +237,7 @@ BESIDE_WSGI = tuple(
 )
 BESIDE_REFERENCE = tuple(
     Goal(
-        f"{name}, {connections} connection{'s' if connections > 1 else ''}: of the reference server",
+        of_reference(f"of the {THEIRS}", name, connections),
         tuple(
             (REFERENCE, of_reference(ours(processes), name, connections)) for processes in (1, 2)
         ),
