@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -29,6 +28,7 @@ from .confirm import Answer, Question, ask, say
 from .job_form import WIDE, Suggesting, suggest
 
 EVERY = 2
+MOMENT = {"type": "datetime-local", "step": "1"}
 DESTRUCTIVE = (BulkVerb.CANCEL, BulkVerb.DELETE)
 
 
@@ -52,11 +52,15 @@ class NewBulkOperationForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
     )
     priority = forms.IntegerField(label=_("Priority"), required=False, localize=False)
-    enqueued_after = forms.SplitDateTimeField(
-        label=_("Enqueued after"), required=False, widget=AdminSplitDateTime
+    enqueued_after = forms.DateTimeField(
+        label=_("Enqueued after"),
+        required=False,
+        widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),
     )
-    enqueued_before = forms.SplitDateTimeField(
-        label=_("Enqueued before"), required=False, widget=AdminSplitDateTime
+    enqueued_before = forms.DateTimeField(
+        label=_("Enqueued before"),
+        required=False,
+        widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),
     )
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)
@@ -132,7 +136,7 @@ class BulkOperationAdmin(ReadOnlyModelAdmin):
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "media": self.media + form.media,
+            "media": self.media,
             "title": gettext("New bulk operation"),
             "form": form,
             "found": found,
