@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -52,10 +53,10 @@ class NewBulkOperationForm(forms.Form):
     )
     priority = forms.IntegerField(label=_("Priority"), required=False, localize=False)
     enqueued_after = forms.SplitDateTimeField(
-        label=_("Enqueued after"), required=False, widget=admin.widgets.AdminSplitDateTime
+        label=_("Enqueued after"), required=False, widget=AdminSplitDateTime
     )
     enqueued_before = forms.SplitDateTimeField(
-        label=_("Enqueued before"), required=False, widget=admin.widgets.AdminSplitDateTime
+        label=_("Enqueued before"), required=False, widget=AdminSplitDateTime
     )
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)

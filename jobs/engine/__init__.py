@@ -17,6 +17,7 @@ from . import (
     queue_policy,
     queues,
     schemas,
+    stored_arguments,
     tenants,
 )
 from .bounds import relieve
@@ -155,6 +156,7 @@ __all__ = [
     "save_checkpoint",
     "schemas",
     "set_cron_enabled",
+    "stored_arguments",
     "tenants",
     "time_out",
     "too_large",

@@ -162,6 +162,7 @@ def _take_batch(pk: int) -> int:
             record([bulk_event(operation.verb, **counts)])
         running.update(**changes)
         # The audit says what happened so far, also after a crash or a stop.
-        of_operator = OperatorAction.objects.filter(pk=operation.action_id)
-        of_operator.update(count=F("count") + len(ids))
+        if operation.action_id is not None:
+            of_operator = OperatorAction.objects.filter(pk=operation.action_id)
+            of_operator.update(count=F("count") + len(ids))
     return len(ids)

@@ -31,7 +31,7 @@ from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..store.database import alias, atomic
-from . import event_partitions
+from . import event_partitions, stored_arguments
 
 BATCH_SIZE = 1000
 WORKFLOWS = 20
@@ -130,7 +130,8 @@ def _delete(ids: list[UUID], event: str = "") -> int:
 
 
 def erase(ids: list[UUID]) -> None:
-    """Delete jobs the caller has locked, and the rows that refer to them."""
+    """Delete jobs the caller has locked, and what refers to them or belongs to them alone."""
+    stored_arguments.release_jobs(ids)
     JobError.objects.filter(job__in=ids).delete()
     JobLog.objects.filter(job__in=ids).delete()
     ProgressReport.objects.filter(job__in=ids).delete()
@@ -194,6 +195,7 @@ def _delete_workflow(root_id: UUID) -> int:
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
         _delete(ids)
         if len(ids) < BATCH_SIZE:
+            stored_arguments.release_workflows(inside)
             inside.delete()
     return 1
 

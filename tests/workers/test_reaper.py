@@ -140,6 +140,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "old-results",
         "old-workflows",
         "event-partitions",
+        "stored-arguments",
         "old-events",
         "long-histories",
         "old-refusals",

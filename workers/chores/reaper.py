@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,6 @@ from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
-from .. import outbox
 from ..alerts import delivery, evaluation
 from ..fleet import marks, rolling
 from ..fleet import orders as fleet
@@ -45,7 +44,7 @@ from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from ..webhooks import delivery as webhooks
 from ..webhooks import fan_out
-from . import tallies
+from . import tallies, webhook_worker
 
 logger = logging.getLogger("workers.reaper")
 
@@ -197,6 +196,12 @@ CHORES = (
         "partitions of the record of events made",
         timedelta(seconds=30),
     ),
+    Chore(
+        "stored-arguments",
+        engine.stored_arguments.collect,
+        "stored arguments deleted",
+        timedelta(minutes=15),
+    ),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore(
         "long-histories",
@@ -215,11 +220,14 @@ CHORES = (
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in CHORES if chore.every)
-OUTBOXES: dict[str, outbox.Outbox[Any, Any]] = {
-    "alerts": delivery.outbox,
-    "webhooks": webhooks.outbox,
+SENDERS: dict[
+    str, tuple[Callable[[], contextlib.AbstractContextManager[None]], Callable[[], Any]]
+] = {
+    "alerts": (delivery.outbox.sending, delivery.deliver_due),
+    "webhooks": (webhook_worker.hosted, webhook_worker.run_waiting),
 }
-"""Chore → what sends the messages that it writes, in threads of the reaper's process."""
+"""Chore → what sends the messages that it writes in this process: as long as a context lasts, and
+once."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
 BATCHES = 50
@@ -246,18 +254,23 @@ def complain(chore: Chore, problem: Exception) -> None:
         logger.error("The chore %s failed.", chore.name, exc_info=problem)
 
 
-def sending(only: Collection[str] = ()) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def sending(only: Collection[str] = ()) -> Iterator[None]:
     """Send what the chores write as long as the context lasts.
 
     Args:
         only: names of the chores; empty means all.
     """
-    return outbox.sending(*(each for name, each in OUTBOXES.items() if not only or name in only))
+    with contextlib.ExitStack() as stack:
+        for name, (lasting, _) in SENDERS.items():
+            if not only or name in only:
+                stack.enter_context(lasting())
+        yield
 
 
 def send_due(only: Collection[str] = ()) -> None:
     """Send what is due now."""
-    for name, send in {"alerts": delivery.deliver_due, "webhooks": webhooks.outbox.once}.items():
+    for name, (_, send) in SENDERS.items():
         if not only or name in only:
             send()
 

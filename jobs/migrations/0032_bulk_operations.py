@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0030_pool_rules'),
+        ('ojs_jobs', '0031_vacuum'),
     ]
 
     operations = [
