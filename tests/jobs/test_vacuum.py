@@ -28,7 +28,7 @@ def migrate(to: str) -> None:
 @pytest.fixture
 def at_the_newest():
     yield
-    migrate("0032_vacuum")
+    migrate("0031_vacuum")
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -40,18 +40,18 @@ def test_a_table_of_ten_million_rows_is_vacuumed_after_no_more_dead_ones_than_a_
 
 
 def test_what_an_operator_has_set_survives_an_upgrade_and_the_way_back(at_the_newest):
-    migrate("0031_bulk_operations")
+    migrate("0030_pool_rules")
     assert [settings(table) for table in TABLES] == [{}, {}]
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE ojs_jobs_job SET (autovacuum_vacuum_threshold = 7)")
 
-    migrate("0032_vacuum")
+    migrate("0031_vacuum")
     assert settings("ojs_jobs_job") == {
         "autovacuum_vacuum_scale_factor": "0",
         "autovacuum_vacuum_threshold": "7",
     }
 
-    migrate("0031_bulk_operations")
+    migrate("0030_pool_rules")
     assert settings("ojs_jobs_job") == {"autovacuum_vacuum_threshold": "7"}
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE ojs_jobs_job RESET (autovacuum_vacuum_threshold)")

@@ -60,7 +60,7 @@ def backwards(apps, editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0031_bulk_operations'),
+        ('ojs_jobs', '0030_pool_rules'),
     ]
 
     operations = [
