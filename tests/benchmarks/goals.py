@@ -24,7 +24,9 @@ from .places import (
     LOGINS,
     PAGES,
     RECOVERY,
+    REFERENCE,
     SOAK,
+    THEIRS,
     WAITING,
     at_the_end,
     bare,
@@ -32,6 +34,8 @@ from .places import (
     of_clients,
     of_interface,
     of_many,
+    of_reference,
+    ours,
     recovered,
     with_past,
 )
@@ -267,7 +271,33 @@ LEVEL = (
         at_most=True,
     ),
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING, *LEVEL)
+BESIDE_REFERENCE = tuple(
+    Goal(
+        of_reference(f"of the {THEIRS}", name, connections),
+        tuple(
+            (REFERENCE, of_reference(ours(processes), name, connections)) for processes in (1, 2)
+        ),
+        (REFERENCE, of_reference(THEIRS, name, connections)),
+        wanted,
+    )
+    for name, connections, wanted in (
+        ("enqueue 1", 8, 1.0),
+        ("enqueue 1", 1, 0.8),
+        ("enqueue 100", 4, 1.9),
+        (ONE_BY_ONE, 8, 8.0),
+        ("heartbeat, no jobs", 8, 0.8),
+        ("heartbeat, no jobs", 32, 0.8),
+    )
+)
+GOALS = (
+    *IN_PROCESS,
+    *OVER_HTTP,
+    *AT_SCALE,
+    *BESIDE_WSGI,
+    *WHILE_WAITING,
+    *LEVEL,
+    *BESIDE_REFERENCE,
+)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

@@ -19,6 +19,8 @@ LOGINS = "unfinished logins"
 GONE = "fetches that left"
 ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
+REFERENCE = "Beside the reference server, one load client"
+THEIRS = "reference server"
 
 
 def group_of(processes: int) -> str:
@@ -32,6 +34,15 @@ def of_interface(interface: str) -> str:
 def of_clients(name: str, clients: int) -> str:
     """The name of a scenario with an unusual number of clients."""
     return f"{name}, {clients} client{'s' if clients > 1 else ''}"
+
+
+def ours(processes: int) -> str:
+    return f"runhttp, {processes} {in_words(processes)}"
+
+
+def of_reference(server: str, name: str, connections: int) -> str:
+    plural = "s" if connections > 1 else ""
+    return f"{name}, {connections} connection{plural}: {server}"
 
 
 def bare(count: int, connections: int) -> str:
