@@ -37,6 +37,7 @@ OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"
 """Fixtures that also need the other database."""
 OF_BOTH = {
     "test_backend",
+    "test_bulk_operations",
     "test_codecs",
     "test_every_binding",
     "test_fifth_protocol",
