@@ -15,6 +15,7 @@
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
 #                 (ARGS="--help" shows the options; docs/reliability.md)
+#   make citus    a cell on Citus, moved under load    (ARGS="--source ../citus"; docs/scaling.md)
 #   make clean    remove the environment and the caches; data/ stays, it may hold jobs
 
 PYTHON ?= python3
@@ -38,7 +39,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-fast test-django6 test-sites check lock docs pictures release-check bench campaign clean
+.PHONY: help install run test test-fast test-django6 test-sites check lock docs pictures release-check bench campaign citus clean
 .DEFAULT_GOAL := help
 
 help:
@@ -137,6 +138,10 @@ bench: install
 # Not part of CI: it takes the machine for half an hour, and what it needs beyond ours is Debian's.
 campaign: install
 	$(BIN)/python -m tests.campaign $(ARGS)
+
+# Not part of CI: it builds Citus from a folder with its source.
+citus: install
+	$(BIN)/python -m tests.citus $(ARGS)
 
 clean:
 	rm -rf .venv .venv-django6 .venv-docs .venv-lock .venv-sites .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -58,7 +58,7 @@ def cell(django_db_setup, django_db_blocker):
     """A schema beside `public`, in which the tests have their tables."""
     with django_db_blocker.unblock():
         execute(f"CREATE SCHEMA {CELL}")
-        settings = connections["default"].settings_dict
+        settings = connections[alias()].settings_dict
         connections.settings[CELL] = settings | {"OPTIONS": settings["OPTIONS"] | OPTIONS}
         try:
             call_command("migrate", database=CELL, verbosity=0)
@@ -70,7 +70,7 @@ def cell(django_db_setup, django_db_blocker):
 
 
 def execute(statement):
-    with connections["default"].cursor() as cursor:
+    with connections[alias()].cursor() as cursor:
         cursor.execute(statement)
 
 
