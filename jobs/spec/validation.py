@@ -181,8 +181,17 @@ class Priority(Integer):
         super().__init__(about, least=PRIORITIES[0], most=PRIORITIES[1], **words)
 
     def check(self, value: Any, place: str) -> int:
-        level = LEVELS.get(value) if type(value) is str else None
-        return super().check(value, place) if level is None else level
+        if type(value) is not str:
+            return super().check(value, place)
+        if value not in LEVELS:
+            raise refuse(
+                place,
+                f"The '{place}' field must be a number from {self.least} to {self.most} or one of "
+                f"{', '.join(LEVELS)}, not {value[:80]!r}.",
+                validation="enum",
+                allowed=list(LEVELS),
+            )
+        return LEVELS[value]
 
     def rules(self) -> Schema:
         return {"anyOf": [super().rules(), {"type": "string", "enum": list(LEVELS)}]}
