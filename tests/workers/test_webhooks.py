@@ -684,6 +684,7 @@ def test_no_limit_of_a_tenant_holds_up_deliveries_and_maintenance_loses_none(set
         Maintenance.objects.create(since=ago(1), refuses_jobs=True)
         sent()
         assert receiver.received == []
+        assert deliveries.CARRYING.count() == 1
         Maintenance.objects.all().delete()
         sent()
 
