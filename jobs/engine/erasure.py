@@ -29,6 +29,7 @@ from ..models import (
 from ..models.querysets import JobQuerySet
 from ..spec.batches import in_parts
 from ..store.database import atomic
+from . import stored_arguments
 from .history import catch_up
 from .retention import erase as delete
 
@@ -134,6 +135,7 @@ def _delete_workflows(ids: Collection[Any], done: Erased) -> None:
     gone = Workflow.objects.filter(pk__in=ids).exclude(root_id__in=set(rest))
     names = [str(pk) for pk in gone.values_list("pk", flat=True)]
     done.events += Event.objects.filter(subject__in=names).delete()[0]
+    stored_arguments.release_workflows(gone)
     gone.delete()
 
 

@@ -362,6 +362,17 @@ def test_a_wait_in_the_transaction_that_enqueued_the_job_is_refused(way):
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
+def test_it_is_refused_in_debug_too(monkeypatch):
+    """Where Django logs queries, cursors of psycopg run them, which read every `%`."""
+    monkeypatch.setattr(connections[alias()], "force_debug_cursor", True)
+    with atomic():
+        handle = jobs.enqueue("report.build")
+        with pytest.raises(jobs.WaitsForever):
+            handle.wait(timeout=PATIENCE)
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
 def test_another_transaction_may_wait():
     handle = jobs.enqueue("report.build")
     claimed()
