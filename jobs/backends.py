@@ -134,13 +134,15 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue in the caller's transaction."""
         given = normalize_json(list(args)), normalize_json(dict(kwargs))
-        (job,) = enqueue_many([self.item_of(task, *given)])
-        if job is None:
-            raise InvalidTask("An enqueue middleware dropped the task.")
-        result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
-        task_enqueued.send(type(self), task_result=result)
-        # In `inline()` of jobs.testing the task has ended by now.
-        return self.get_result(result.id) if current().is_memory else result
+        place = current()
+        # In `inline()` of jobs.testing the task has run when this context has ended.
+        with place.announcing():
+            (job,) = enqueue_many([self.item_of(task, *given)])
+            if job is None:
+                raise InvalidTask("An enqueue middleware dropped the task.")
+            result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
+            task_enqueued.send(type(self), task_result=result)
+        return self.get_result(result.id) if place.is_memory else result
 
     def item_of(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
         """Return what `jobs.enqueue()` takes for a call of the task.

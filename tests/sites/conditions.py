@@ -67,6 +67,12 @@ urlpatterns.append(path("silk/", include("silk.urls", namespace="silk")))
 UNFOLD = """
 INSTALLED_APPS.insert(0, "unfold")
 """
+UNFOLD_URLS = """
+from django.contrib.staticfiles.views import serve
+
+urlpatterns.append(path("static/<path:path>", serve, {"insecure": True}))
+"""
+"""For those who look at it."""
 
 SHOP_HEADER = {"{dashboard}": "Back office of the shop"}
 
@@ -107,6 +113,7 @@ CONDITIONS = (
     Condition(
         "unfold",
         settings=UNFOLD,
+        urls=UNFOLD_URLS,
         packages=("django-unfold",),
         pages={"{dashboard}": "unfold/css/styles"},
         is_looked_at=True,

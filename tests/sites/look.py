@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -10,7 +11,7 @@ import httpx
 from tests.browser.conftest import ARGUMENTS, CHROMIUM, PATIENCE
 from tests.browser.test_accessible import BAD, OPTIONS
 
-SIZE = {"width": 1280, "height": 900}
+SIZE: Any = {"width": 1280, "height": 900}
 PLAIN = """
 (() => {
     const pen = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -51,8 +52,13 @@ def at(paths: Iterable[str], client: httpx.Client) -> None:
 
     assert CHROMIUM, "there is no Chromium: apt-get install chromium"
     url = str(client.base_url).rstrip("/")
-    session = {"name": "sessionid", "value": client.cookies["sessionid"], "url": url}
-    wrong = []
+    session: Any = {"name": "sessionid", "value": client.cookies["sessionid"], "url": url}
+    wrong: list[str] = []
+
+    def listen(reply: Any) -> None:
+        if reply.status >= 400:
+            wrong.append(f"{reply.url}: {reply.status}")
+
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for scheme in ("light", "dark"):
@@ -62,6 +68,7 @@ def at(paths: Iterable[str], client: httpx.Client) -> None:
             context.set_default_timeout(PATIENCE)
             context.add_cookies([session])
             page = context.new_page()
+            page.on("response", listen)
             for path in paths:
                 page.goto(path)
                 assert urlsplit(page.url).path == path, f"{path}: {page.url}"
