@@ -100,7 +100,9 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     @property
     def queue_names(self) -> dict[str, str]:
         """The framework's name of a queue → its OJS name, for names that OJS does not allow."""
-        return dict(self.options.get("QUEUE_NAMES") or {})
+        names = self.options.get("QUEUE_NAMES")
+        # Anything else is an error of `check()`.
+        return dict(names) if isinstance(names, Mapping) else {}
 
     def queue_of(self, name: str) -> str:
         return self.queue_names.get(name, name)
@@ -213,6 +215,10 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         for queue in sorted(self.queues):
             if not _is_queue(self.queue_of(queue)):
                 yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
+        names = self.options.get("QUEUE_NAMES") or {}
+        if not isinstance(names, Mapping):
+            message = f"{place}: QUEUE_NAMES must be a dictionary, not {names!r}."
+            yield checks.Error(message, id="ojs.E012")
         mapped = list(self.queue_names.values())
         for queue in mapped:
             if not _is_queue(queue) or mapped.count(queue) > 1:

@@ -19,9 +19,10 @@ from django.db import connections, router
 from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
-from .spec.tenants import check_name, read_tenant
+from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive
-from .store.database import alias
+from .store.choice import CHOICES, POSTGRESQL
+from .store.database import alias, is_postgresql
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
 TASKS_BACKEND = "jobs.backends.OJSBackend"
@@ -43,6 +44,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *found,
         *_check_time_zones(),
         *_check_placement(),
+        *_check_store(options),
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
@@ -140,6 +142,30 @@ def _check_placement() -> list[checks.CheckMessage]:
     ]
 
 
+def _check_store(options: conf.Settings) -> list[checks.CheckMessage]:
+    if options.STORE not in CHOICES:
+        known = ", ".join(map(repr, CHOICES))
+        message = f'OJS["STORE"] is one of {known}, not {options.STORE!r}.'
+        return [checks.Error(message, id="ojs.E030")]
+    if options.STORE == POSTGRESQL and not is_postgresql():
+        message = f'OJS["STORE"] is {POSTGRESQL!r}, and the database {alias()!r} is not PostgreSQL.'
+        return [checks.Error(message, hint='Leave it out: the default is "auto".', id="ojs.E030")]
+    return _check_standby(options.READ_DATABASE)
+
+
+def _check_standby(name: str) -> list[checks.CheckMessage]:
+    if not name:
+        return []
+    place = f'OJS["READ_DATABASE"] is {name!r}'
+    if name not in connections or connections[name].vendor != "postgresql":
+        message = f"{place}, which is no PostgreSQL database in DATABASES."
+        return [checks.Error(message, id="ojs.E031")]
+    if name == alias() or not is_postgresql():
+        message = f"{place}: that has no effect, since it is no standby of {alias()!r}."
+        return [checks.Warning(message, hint="Name a standby of it.", id="ojs.W030")]
+    return []
+
+
 def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     if options.ALLOW_ANONYMOUS and not settings.DEBUG:
@@ -204,6 +230,11 @@ def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
         known = ", ".join(map(repr, modes))
         message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
         found.append(checks.Error(message, id="ojs.E024"))
+    if options.DEFAULT_TENANT != conf.Settings.DEFAULT_TENANT:
+        try:
+            check_id(options.DEFAULT_TENANT, 'OJS["DEFAULT_TENANT"]')
+        except InvalidRequest as refusal:
+            found.append(checks.Error(refusal.message, id="ojs.E025"))
     for name, limits in options.TENANTS.items():
         try:
             read_tenant(limits, check_name(name))

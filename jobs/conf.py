@@ -136,6 +136,19 @@ class Settings:
         "are the same without it.",
     )
 
+    # The database
+    STORE: str = option(
+        "auto",
+        "Statements that write jobs: `auto`: those for the database; `postgresql`; `portable`: "
+        "those that every database takes, also on PostgreSQL, such as for a cell on Citus.",
+    )
+    READ_DATABASE: str = option(
+        "",
+        "Name in `DATABASES` of a standby. The dashboard, the large lists of the admin, metrics "
+        "and `GET /ojs/v1/events` read from it; their answers may be slightly old, as the header "
+        "`OJS-Standby-Lag` says. Empty: none.",
+    )
+
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(
@@ -220,6 +233,11 @@ class Settings:
         "What `meta.tenant_id` of a new job means: `optional`: if present, the job belongs to the "
         "project of that name; `required`: jobs without a tenant are refused; `off`: nothing, and "
         "the header `X-OJS-Tenant` is refused.",
+    )
+    DEFAULT_TENANT: str = option(
+        "_default",
+        "The tenant of jobs that name none, where tenants take turns or it has limits. Jobs that "
+        "have a tenant keep it when this changes.",
     )
     TENANTS: dict = option(
         {},

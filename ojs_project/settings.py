@@ -7,6 +7,7 @@ To try it out, `DJANGO_DEBUG=1` is enough. In production, set at least these:
     DATABASE_URL                            postgresql://user:password@host:5432/name, or several:
                                             …@host1:5432,host2:5432/name?target_session_attrs=read-write
                                             (else SQLite in DJANGO_DATA_DIR, or data/)
+    READ_DATABASE_URL                       of a standby, for pages and figures (optional)
     DJANGO_SECURE_SSL_REDIRECT=1            also restricts cookies to HTTPS
     DJANGO_SECURE_PROXY_SSL_HEADER=1        behind a proxy that sets X-Forwarded-Proto
     DJANGO_CSRF_TRUSTED_ORIGINS             https://jobs.example.com
@@ -165,6 +166,9 @@ def _sqlite_url() -> str:
 DATABASES = {
     "default": database(secret(os.environ, "DATABASE_URL") or _sqlite_url(), os.environ),
 }
+_standby_url = secret(os.environ, "READ_DATABASE_URL")
+if _standby_url:
+    DATABASES["standby"] = database(_standby_url, os.environ)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Time and language
@@ -241,6 +245,7 @@ DEFAULT_FROM_EMAIL = os.environ.get("DJANGO_EMAIL_FROM", "ojs@localhost")
 # Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.
 OJS = (
     {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)}
+    | ({"READ_DATABASE": "standby"} if _standby_url else {})
     | telemetry.options(os.environ)
     | ojs_options(os.environ)
 )

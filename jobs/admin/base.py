@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.text import capfirst
 
 from ..access.redaction import may_see, redact_quotes
+from ..store import standby
 from .confirm import in_order
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
@@ -103,8 +105,31 @@ class OJSModelAdmin(admin.ModelAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
 
+def from_standby(view: Any) -> Any:
+    """Return the view with a page that is viewed read from a standby, where there is one."""
+
+    def read(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if request.method not in ("GET", "HEAD"):
+            return view(request, *args, **kwargs)
+        return standby.answer(lambda: _rendered(view(request, *args, **kwargs)))
+
+    return read
+
+
+def _rendered(response: Any) -> Any:
+    # Lists make their queries while they are rendered.
+    return response.render() if isinstance(response, TemplateResponse) else response
+
+
 class ReadOnlyModelAdmin(OJSModelAdmin):
-    """Objects can only be viewed; operators change them through actions."""
+    """Objects can only be viewed; operators change them through actions.
+
+    Their lists, which may be long, are read from a standby.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.changelist_view = from_standby(self.changelist_view)  # type: ignore[method-assign]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         # Otherwise Django would let the user save the form. Each action names its own permission.

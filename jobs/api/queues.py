@@ -26,6 +26,7 @@ from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
 from ..spec.operator_requests import NewQueue, read_override
 from ..spec.timestamps import format_timestamp, parse_timestamp
+from ..store import standby
 from ..store.database import atomic
 from .jobs import errors_by_job, full_envelope, parse_id
 
@@ -170,6 +171,9 @@ class EventViewSet(OJSViewSet):
     queries = {"list": EventQuery}
 
     def list(self, request: Request) -> Response | HttpResponse:
+        return standby.answer(lambda: self._page(request))
+
+    def _page(self, request: Request) -> Response | HttpResponse:
         parameters, project = request.query_params, self.caller.project
         limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters, project).order_by("id")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from .. import signals
@@ -182,8 +183,10 @@ def record(events: Iterable[Event]) -> None:
         if signals.SENT[kind].has_listeners():
             of_kind = [event for event in events if event.type == kind]
             signals.send_on_commit(signals.SENT[kind], Event, events=of_kind)
-    if ojs_settings.RECORD_EVENTS:
-        Event.objects.bulk_create(events, batch_size=BATCH)
+    if ojs_settings.RECORD_EVENTS and events:
+        with transaction.atomic(using=alias(), savepoint=False):
+            event_order.announce()
+            Event.objects.bulk_create(events, batch_size=BATCH)
 
 
 def horizon() -> int:

@@ -15,7 +15,9 @@ from uuid import UUID
 
 from ..conf import ojs_settings
 from . import wakeup
+from .choice import is_portable
 from .database import connection, is_postgresql, run
+from .sql import CHANNEL
 
 REFRESH = 20
 """Seconds between two signs of life of a waiter; the reaper removes silent ones."""
@@ -30,14 +32,16 @@ FOLLOW = """
 """
 SIGN = """
     INSERT INTO ojs_jobs_listener (name, seen_at) VALUES (%s, statement_timestamp())
-    ON CONFLICT (name) DO UPDATE SET seen_at = statement_timestamp()
+    ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at
  RETURNING name
 """
 TELL = f"""
     DELETE FROM ojs_jobs_listener
      WHERE name = ANY(%s)
- RETURNING pg_notify('{wakeup.CHANNEL}', name)
+ RETURNING pg_notify({CHANNEL}, name)
 """
+# For the portable store, in two statements, as in `wakeup`.
+FORGET = "DELETE FROM ojs_jobs_listener WHERE name = ANY(%s) RETURNING name"
 # A row that is visible although its transaction is in progress was written by this transaction.
 # xmin has 32 bits, and the transaction's full number is near that of the current snapshot.
 CANNOT_SEE = """
@@ -45,7 +49,7 @@ CANNOT_SEE = """
     SELECT current_setting('transaction_isolation') <> 'read committed'
            OR coalesce(pg_xact_status(greatest(3, present.xid
                   + (job.xmin::text::bigint - present.xid + 2147483648 + 4294967296 * 1073741824)
-                  % 4294967296 - 2147483648)::text::xid8) = 'in progress', false)
+                  %% 4294967296 - 2147483648)::text::xid8) = 'in progress', false)
       FROM present, ojs_jobs_job AS job
      WHERE job.id = %s
 """
@@ -135,8 +139,12 @@ def waiting(name: str, job_id: UUID | None) -> Iterator[tuple[Wait, threading.Ev
 def tell(names: Iterable[str]) -> None:
     """Wake the waiters for what ends in this transaction, once it commits."""
     ended = sorted(names)
-    if ended and is_postgresql():
+    if not ended or not is_postgresql():
+        return
+    if not is_portable():
         run(TELL, [ended])
+    elif known := run(FORGET, [ended]):
+        run(wakeup.SEND, [[name for (name,) in known]])
 
 
 def cannot_see_the_end(job_id: UUID) -> bool:

@@ -21,10 +21,10 @@ import time
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connections
 from django.utils import timezone
 
-from .database import connection, is_postgresql
+from .database import connection, home, is_postgresql
 
 VALID_FOR = 30
 """Seconds after which the difference is measured again."""
@@ -106,7 +106,8 @@ def _compare() -> Comparison | None:
     """Query the database for its time; None if that is not possible now."""
     if _in_event_loop():
         return None
-    database = connection()
+    # Never a standby's: another machine has another clock.
+    database = connections[home()]
     try:
         database.validate_no_broken_transaction()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,37 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
 
+APPS = ("ojs_jobs", "ojs_workers")
+
+_elsewhere: ContextVar[str] = ContextVar("ojs_elsewhere", default="")
+"""The standby that this thread reads from at the moment (`standby`)."""
+
+
 def alias() -> str:
+    """Return the database of all tables of both apps, or its standby while that is read."""
+    return _elsewhere.get() or home()
+
+
+def home() -> str:
     """Return the database of all tables of both apps: the one the router writes jobs to."""
     if not router.routers:
         return DEFAULT_DB_ALIAS
     return router.db_for_write(apps.get_model("ojs_jobs", "Job"))
+
+
+def elsewhere() -> str:
+    """Return the standby that is being read; empty if none is."""
+    return _elsewhere.get()
+
+
+@contextlib.contextmanager
+def reading_from(name: str) -> Iterator[None]:
+    """Read from the database `name` in this block; from the usual one if that is empty."""
+    token = _elsewhere.set(name)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def connection() -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import cache
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Max, QuerySet
 
-from .database import is_postgresql, run
+from .choice import is_portable
+from .database import alias, elsewhere, is_postgresql, reading_from, run
 
 # A transaction that writes events holds a shared advisory lock until its commit is visible. The
 # lock's key is the last id drawn before the transaction's own (a trigger takes it, see the
@@ -16,19 +20,28 @@ from .database import is_postgresql, run
 # or its commit is visible to the next statement. Locks of other tables, of other databases and of
 # transactions that write no events do not count; nor does the lock of this transaction, whose
 # events are visible to it.
-HORIZON = """
-    SELECT coalesce(max(id), 0),
-           ARRAY(SELECT DISTINCT objid::bigint
-                   FROM pg_locks
-                  WHERE locktype = 'advisory'
-                    AND mode = 'ShareLock'
-                    AND objsubid = 2
-                    AND classid = 'ojs_jobs_event'::regclass
-                    AND database = (SELECT oid
-                                      FROM pg_database
-                                     WHERE datname = current_database())
-                    AND pid IS DISTINCT FROM pg_backend_pid())
-      FROM ojs_jobs_event
+LOCKS = """
+    SELECT DISTINCT objid::bigint
+      FROM pg_locks
+     WHERE locktype = 'advisory'
+       AND mode = 'ShareLock'
+       AND objsubid = 2
+       AND classid = 'ojs_jobs_event'::regclass
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND pid IS DISTINCT FROM pg_backend_pid()
+"""
+HORIZON = f"SELECT coalesce(max(id), 0), ARRAY({LOCKS}) FROM ojs_jobs_event"
+# For the portable store, one after the other: on Citus the events may be on another node than the
+# locks. A table there has no triggers, so the lock is taken by a statement; every id that is drawn
+# afterwards is above those that are visible before.
+NEWEST = "SELECT coalesce(max(id), 0) FROM ojs_jobs_event"
+HAS_TRIGGER = """
+    SELECT 1 FROM pg_trigger
+     WHERE tgrelid = 'ojs_jobs_event'::regclass AND tgname = 'ojs_jobs_event_writer'
+"""
+ANNOUNCE = """
+    SELECT pg_advisory_xact_lock_shared(
+               'ojs_jobs_event'::regclass::oid::bigint::bit(32)::int4, %s::bigint::bit(32)::int4)
 """
 KEYS = 1 << 32
 """A lock's key has 32 bits: the lower ones of the last id drawn."""
@@ -39,8 +52,65 @@ def horizon(events: QuerySet[Any]) -> int:
     if not is_postgresql():  # there is a single writer at a time
         found: int = events.aggregate(newest=Max("id"))["newest"] or 0
         return found
-    ((newest, keys),) = run(HORIZON, [])
+    return _horizon_of_standby() if elsewhere() else _horizon()
+
+
+def _horizon() -> int:
+    if is_portable():
+        ((newest,),) = run(NEWEST, [])
+        keys = [key for (key,) in run(LOCKS, [])]
+    else:
+        ((newest, keys),) = run(HORIZON, [])
     return min([int(newest), *(_full_id(key, newest) for key in keys)])
+
+
+# A standby has no locks of the primary's writers. So the primary says how far the record is
+# settled, and where its log ended afterwards. Once the standby has replayed that, the same holds
+# for the standby.
+POSITION = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+REPLAYED = """
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                 ELSE pg_current_wal_insert_lsn() END - '0/0')::bigint
+"""
+_points: deque[tuple[int, int]] = deque(maxlen=10_000)
+"""Positions in the primary's log, and the horizon there was by then."""
+
+
+class NotReplayed(DatabaseError):
+    """The standby has not replayed any point up to which the record was known to be settled."""
+
+
+def _horizon_of_standby() -> int:
+    """Return the horizon on the standby.
+
+    Raises:
+        NotReplayed: it is not known yet, as on the first call in a process.
+    """
+    try:
+        with reading_from(""):
+            newest = _horizon()
+            ((position,),) = run(POSITION, [])
+        _points.append((int(position), newest))
+    except (OperationalError, InterfaceError):
+        # Without the primary, what it said before still holds.
+        pass
+    ((replayed,),) = run(REPLAYED, [])
+    known = [horizon for position, horizon in list(_points) if position <= (replayed or 0)]
+    if not known:
+        raise NotReplayed("The standby has not caught up with the record of events.")
+    return max(known)
+
+
+def announce() -> None:
+    """Say that this transaction is about to write events, unless the table's trigger does."""
+    if is_postgresql() and is_portable() and not _has_trigger(alias()):
+        ((newest,),) = run(NEWEST, [])
+        run(ANNOUNCE, [newest])
+
+
+@cache
+def _has_trigger(alias: str) -> bool:
+    return bool(run(HAS_TRIGGER, []))
 
 
 def _full_id(key: int, near: int) -> int:

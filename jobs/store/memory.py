@@ -25,8 +25,9 @@ from django.db import connections, models, router
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.utils import timezone
 
+from .database import APPS
+
 ALIAS = "ojs_memory"
-APPS = ("ojs_jobs", "ojs_workers")
 SETTINGS: dict[str, Any] = {
     "ENGINE": "django.db.backends.sqlite3",
     "NAME": ":memory:",

@@ -1,7 +1,10 @@
-"""Store on Django's ORM, for databases where one statement cannot do everything: SQLite.
+"""Store on Django's ORM, for databases where one statement cannot do everything: SQLite, Citus.
 
 With it a site can try the app without PostgreSQL, and tests run in memory. The PostgreSQL store
 inherits the verbs that work the same on every database.
+
+What is computed from a column and the time is computed in Python, from the database's clock: Citus
+refuses such an UPDATE, because the time and the sum differ from node to node.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import orjson
 from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
-from django.db.models.lookups import LessThan
 
 from ..access.projects import scope_to
 from ..conf import ojs_settings
@@ -42,7 +44,8 @@ from .contract import (
     Reclaimed,
     stamp,
 )
-from .database import atomic, connection, run
+from .database import atomic, connection, is_postgresql, run
+from .sql import BESIDE_PUBLIC
 
 COLUMNS = (
     *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
@@ -80,7 +83,7 @@ ROW = (
     Value(None, output_field=models.TextField()),
 )
 ATTRIBUTES, CHECKPOINT = 18, 22
-# As in postgres/save_checkpoint.sql, whose casts SQLite does not know.
+# As in postgres/save_checkpoint.sql, with casts that SQLite knows too.
 SAVE_CHECKPOINT = f"""
     INSERT INTO ojs_jobs_checkpoint AS kept
            (job_id, state, sequence, attempt, is_cleared, saved_at)
@@ -88,8 +91,10 @@ SAVE_CHECKPOINT = f"""
       FROM ojs_jobs_job
      WHERE id = %(job_id)s
        AND state NOT IN ({", ".join(f"'{state}'" for state in sorted(TERMINAL))})
-       AND (%(worker_id)s IS NULL OR (state = 'active' AND reserved_by = %(worker_id)s))
-       AND (%(attempt)s IS NULL OR (state = 'active' AND attempt = %(attempt)s))
+       AND (CAST(%(worker_id)s AS text) IS NULL
+            OR (state = 'active' AND reserved_by = CAST(%(worker_id)s AS text)))
+       AND (CAST(%(attempt)s AS integer) IS NULL
+            OR (state = 'active' AND attempt = CAST(%(attempt)s AS integer)))
         ON CONFLICT (job_id) DO UPDATE
        SET state = excluded.state,
            sequence = kept.sequence + 1,
@@ -103,6 +108,11 @@ SAVE_CHECKPOINT = f"""
 
 REFUSED = "!"
 """What no token is."""
+# Each cell has keys of its own (docs/scaling.md).
+LOCK_KEYS = f"""
+    SELECT count(pg_advisory_xact_lock(key # coalesce({BESIDE_PUBLIC}::bigint, 0)))
+      FROM unnest(%(keys)s::bigint[]) AS key
+"""
 
 
 def _may_insert(new: Sequence[NewJob], asks_queues: bool, registry: str) -> bool:
@@ -145,7 +155,10 @@ class PortableStore:
         return len(rows)
 
     def lock_keys(self, keys: Collection[int]) -> None:
-        """Do nothing: SQLite has a single writer at a time."""
+        # SQLite has a single writer at a time. The order is fixed, so that two batches with the
+        # same keys do not deadlock.
+        if is_postgresql():
+            run(LOCK_KEYS, {"keys": sorted(keys)})
 
     def claim(self, request: ClaimRequest) -> Claimed:
         # SQLite's single lock is acquired as the transaction begins: what was read of the worker
@@ -261,12 +274,6 @@ class PortableStore:
         requested: timedelta | None,
         at_least: timedelta | None,
     ) -> set[UUID]:
-        period: Any = F("reserved_for")
-        if requested is not None:
-            period = _longest(Coalesce(F("visibility_timeout"), _duration(requested)), requested)
-        if at_least is not None:
-            period = _longest(period, at_least)
-        until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
         with atomic():
             # Locked in id order, like every batch: no deadlock with a batch of ACKs.
             held = list(
@@ -274,14 +281,18 @@ class PortableStore:
                 .filter(pk__in=job_ids, reserved_by__in=(worker_id, ""))
                 .order_by("pk")
                 .select_for_update()
-                .values_list("pk", flat=True)
+                .values_list("pk", "reserved_for", "visibility_timeout")
             )
-            if held:
-                Job.objects.active().filter(pk__in=held).update(
+            now = clock.now()
+            for period, ids in _by_period(held, requested, at_least):
+                until = None if period is None else now + period
+                Job.objects.active().filter(pk__in=ids).update(
                     reserved_until=until, reserved_by=worker_id
                 )
-                record_heartbeats(held)
-        return set(held)
+            extended = [job_id for job_id, *_ in held]
+            if extended:
+                record_heartbeats(extended)
+        return set(extended)
 
     def reclaim(
         self,
@@ -524,9 +535,20 @@ def _lost_events(
         )
 
 
-def _longest(period: Any, least: timedelta) -> Any:
-    # Two-argument MAX() of SQLite loses the type of a duration.
-    return Case(When(LessThan(period, _duration(least)), then=_duration(least)), default=period)
+def _by_period(
+    held: Iterable[tuple[UUID, timedelta | None, timedelta | None]],
+    requested: timedelta | None,
+    at_least: timedelta | None,
+) -> Iterable[tuple[timedelta | None, list[UUID]]]:
+    """Return the jobs by how long they are reserved from now on: mostly the same for all."""
+    groups: dict[timedelta | None, list[UUID]] = {}
+    for job_id, length, own in held:
+        if requested is not None:
+            length = max(own or requested, requested)
+        if at_least is not None:
+            length = max(length or at_least, at_least)
+        groups.setdefault(length, []).append(job_id)
+    return groups.items()
 
 
 def _duration(value: timedelta) -> Value:

@@ -11,6 +11,15 @@ import re
 from functools import lru_cache
 from importlib.resources import files
 
+BESIDE_PUBLIC = "nullif('ojs_jobs_job'::regclass::oid, to_regclass('public.ojs_jobs_job')::oid)"
+"""A number of the schema that the tables are in; NULL if that is `public`.
+
+Several deployments, each in a schema of its own, share what PostgreSQL has once for a database:
+channels of NOTIFY and advisory locks. It is the id of a table, which only this schema has.
+"""
+CHANNEL = f"concat('ojs_jobs', {BESIDE_PUBLIC})"
+"""The channel of NOTIFY. The statements in files have it written out."""
+
 PARAMETER = re.compile(r":'(\w+)'")
 ASIDE = re.compile(r"\s*(?:--|\\)")
 """A comment, or a psql command."""

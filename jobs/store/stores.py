@@ -1,9 +1,9 @@
-"""Selects the store for the database that holds the jobs."""
+"""Selects the store: by the database that holds the jobs, or as the site says."""
 
 from __future__ import annotations
 
+from .choice import is_portable
 from .contract import Store
-from .database import is_postgresql
 from .portable import PortableStore
 from .postgres import PostgresStore
 
@@ -12,4 +12,4 @@ PORTABLE = PortableStore()
 
 
 def store() -> Store:
-    return POSTGRES if is_postgresql() else PORTABLE
+    return PORTABLE if is_portable() else POSTGRES

@@ -17,23 +17,28 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from ..conf import ojs_settings
+from .choice import is_portable
 from .database import connection, is_postgresql, on_commit, run
 from .keepalive import missing
+from .sql import CHANNEL
 from .watchdog import watch
 
 logger = logging.getLogger("jobs.wakeup")
 
-CHANNEL = "ojs_jobs"
 # While all workers are busy there are no listeners, and nothing is sent: a NOTIFY takes a lock that
 # serializes the commits of the whole cluster.
 NOTIFY = f"""
-    SELECT count(pg_notify('{CHANNEL}', queue))
+    SELECT count(pg_notify({CHANNEL}, queue))
       FROM unnest(%s::text[]) AS queue
      WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
 """
+# For the portable store, in two statements. Citus runs a statement where its table is, perhaps on
+# another node, and nobody listens there.
+LISTENS = "SELECT 1 FROM ojs_jobs_listener LIMIT 1"
+SEND = f"SELECT count(pg_notify({CHANNEL}, name)) FROM unnest(%s::text[]) AS name"
 LISTEN = """
     INSERT INTO ojs_jobs_listener (name, seen_at) VALUES (%s, statement_timestamp())
-    ON CONFLICT (name) DO UPDATE SET seen_at = statement_timestamp()
+    ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at
 """
 FORGET = "DELETE FROM ojs_jobs_listener WHERE name = %s"
 SHORT_POLL = 0.1
@@ -137,10 +142,12 @@ def notify(queues: Collection[str]) -> None:
     names = sorted(queues)
     if not names:
         return
-    if is_postgresql():
-        run(NOTIFY, [names])
-    else:
+    if not is_postgresql():
         on_commit(lambda: _ring(names))
+    elif not is_portable():
+        run(NOTIFY, [names])
+    elif run(LISTENS, []):
+        run(SEND, [names])
 
 
 def _ring(queues: Collection[str]) -> None:
@@ -213,6 +220,7 @@ class _Ear:
         self._ready = ready
         self._wanted_at = time.monotonic()
         self._has_complained = False
+        self._channel = ""
 
     @property
     def is_wanted(self) -> bool:
@@ -240,8 +248,9 @@ class _Ear:
         LISTEN applies to a server session. A pooler in transaction mode accepts it, then gives the
         session to another client.
         """
-        trial = f"{CHANNEL}_{secrets.token_hex(8)}"
-        line.execute(f"LISTEN {CHANNEL}")
+        ((self._channel,),) = line.execute(f"SELECT {CHANNEL}").fetchall()
+        trial = f"{self._channel}_{secrets.token_hex(8)}"
+        line.execute(f"LISTEN {self._channel}")
         line.execute(f"LISTEN {trial}")
         with self.connected() as other:
             other.execute("SELECT pg_notify(%s, '')", [trial])
@@ -274,5 +283,5 @@ class _Ear:
             line.execute(LISTEN, [self.name])
             self._ready.set()
             for notification in line.notifies(timeout=REFRESH):
-                if notification.channel == CHANNEL:
+                if notification.channel == self._channel:
                     _ring([notification.payload])

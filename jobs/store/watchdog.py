@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import silence
-from .database import alias, connection
+from .database import connection
+from .standby import places
 
 logger = logging.getLogger("jobs.watchdog")
 
@@ -128,8 +129,9 @@ def watch(connection: Any) -> None:
 
 
 def watch_new(sender: Any, connection: Any, **others: Any) -> None:
-    """Watch each connection that Django makes to the jobs' database, including the site's own."""
-    if connection.vendor == "postgresql" and connection.alias == alias():
+    """Watch each connection that Django makes to the jobs' database or its standby, including the
+    site's own."""
+    if connection.vendor == "postgresql" and connection.alias in places():
         watch(connection.connection)
 
 

@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals
+from . import goals, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
@@ -30,9 +30,12 @@ from .servers import ROOT, environment
 DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
 REFERENCE = "reference"
-PARTS = (SUITE, "peers", "worker", "pages", "waiting", REFERENCE)
+SOAK = "soak"
+USUAL = (SUITE, "peers", "worker", "pages", "waiting")
+ON_REQUEST = (REFERENCE, SOAK)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of waiting connections, the Open Job Spec's reference server."""
+of waiting connections. Only if they are named: the reference server, an hour of steady load."""
+PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
@@ -63,7 +66,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--part",
         action="append",
         choices=PARTS,
-        help="may be repeated (default: all but reference)",
+        help="may be repeated (default: all but reference and soak)",
     )
     parser.add_argument(
         "--folder",
@@ -91,6 +94,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    soak.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -136,8 +140,7 @@ def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
     # A selection by name applies only to the suite, and only that is quick.
     only_suite = options.only or options.quick or options.smoke
     # The reference server must be built first (`--folder`).
-    usual = (part for part in PARTS if part != REFERENCE)
-    return tuple(options.part or ((SUITE,) if only_suite else usual))
+    return tuple(options.part or ((SUITE,) if only_suite else USUAL))
 
 
 def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
@@ -156,6 +159,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
         elif part == "waiting":
             command += ["--url", url, "--json", str(file)]
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
+        elif part == SOAK:
+            command += ["--url", url, "--json", str(file), *soak.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.

@@ -25,8 +25,10 @@ from .places import (
     PAGES,
     RECOVERY,
     REFERENCE,
+    SOAK,
     THEIRS,
     WAITING,
+    at_the_end,
     bare,
     group_of,
     of_clients,
@@ -34,6 +36,8 @@ from .places import (
     of_many,
     of_reference,
     ours,
+    recovered,
+    with_past,
 )
 from .results import Results
 
@@ -235,6 +239,38 @@ BESIDE_WSGI = tuple(
     )
     for clients in some
 )
+LEVEL = (
+    *(
+        Goal(
+            f"{kind} p99 of the last ten minutes: of the first",
+            (SOAK, at_the_end(f"{kind}, p99")),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "size at most in the last third: of the second", (SOAK, at_the_end("size")), None, 1.1, True
+    ),
+    *(
+        Goal(
+            f"{kind} p99 two minutes after an idle transaction: of before",
+            (SOAK, recovered(kind)),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "fetch p50 with 10,000,000 finished jobs: of without",
+        (SOAK, with_past(10_000_000)),
+        None,
+        1.1,
+        at_most=True,
+    ),
+)
 BESIDE_REFERENCE = tuple(
     Goal(
         of_reference(f"of the {THEIRS}", name, connections),
@@ -253,7 +289,15 @@ BESIDE_REFERENCE = tuple(
         ("heartbeat, no jobs", 32, 0.8),
     )
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING, *BESIDE_REFERENCE)
+GOALS = (
+    *IN_PROCESS,
+    *OVER_HTTP,
+    *AT_SCALE,
+    *BESIDE_WSGI,
+    *WHILE_WAITING,
+    *LEVEL,
+    *BESIDE_REFERENCE,
+)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

@@ -2,7 +2,7 @@
 
 Each scenario uses the engine's verbs. The tables afterwards, the results of the verbs and all
 events must match `golden/`, on each database: the one under test, and the one in memory that
-`jobs.testing` uses. To accept an intended change, run
+`jobs.testing` uses. On PostgreSQL, both stores must. To accept an intended change, run
 
     OJS_WRITE_GOLDEN=1 pytest tests/contract
 
@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from jobs import engine
+from jobs.store.choice import is_portable
+from jobs.store.database import is_postgresql
 from jobs.store.memory import Clock, Database
 
 from .scenarios import SCENARIOS
@@ -34,8 +36,12 @@ def outcome(name: str) -> str:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("store", ["auto", pytest.param("portable", marks=pytest.mark.postgres)])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_leaves_the_rows_and_events_of_its_file(name):
+def test_a_scenario_leaves_the_rows_and_events_of_its_file(name, store, settings):
+    settings.OJS = {"STORE": store}
+    assert is_portable() is (store == "portable" or not is_postgresql())
+
     found = outcome(name)
 
     path = GOLDEN / f"{name}.json"

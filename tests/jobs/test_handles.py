@@ -362,6 +362,17 @@ def test_a_wait_in_the_transaction_that_enqueued_the_job_is_refused(way):
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
+def test_it_is_refused_in_debug_too(monkeypatch):
+    """Where Django logs queries, cursors of psycopg run them, which read every `%`."""
+    monkeypatch.setattr(connections[alias()], "force_debug_cursor", True)
+    with atomic():
+        handle = jobs.enqueue("report.build")
+        with pytest.raises(jobs.WaitsForever):
+            handle.wait(timeout=PATIENCE)
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
 def test_another_transaction_may_wait():
     handle = jobs.enqueue("report.build")
     claimed()
@@ -469,11 +480,24 @@ def test_a_misspelt_name_is_no_name():
     assert {"enqueue", "get", "wait"} <= set(dir(jobs))
 
 
-@pytest.mark.django_db
-def test_a_misspelt_key_of_a_policy_is_refused():
-    with pytest.raises(InvalidRequest, match="max_atempts") as refusal:
-        jobs.enqueue("email.send", retry={"max_atempts": 5})
-    assert refusal.value.details["field"] == "retry.max_atempts"
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"retry": {"max_atempts": 5}}, "retry.max_atempts"),
+        ({"unique": {"keyz": ["args"]}}, "unique.keyz"),
+        ({"rate_limit": {"key": "a", "concurency": 1}}, "rate_limit.concurency"),
+        (
+            {"rate_limit": {"key": "a", "rate": {"limit": 1, "period": "PT1S", "windw": "fixed"}}},
+            "rate_limit.rate.windw",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_misspelt_key_of_a_policy_is_refused(fake_jobs, options, place):
+    with pytest.raises(InvalidRequest, match=place.rpartition(".")[2]) as refusal:
+        jobs.enqueue("email.send", **options)
+    assert refusal.value.details["field"] == place
+    assert testing.all_enqueued() == []
 
 
 @pytest.mark.django_db

@@ -21,6 +21,8 @@ class Condition:
     """What it needs that the tests do not bring."""
     pages: Mapping[str, str] = field(default_factory=dict)
     """Further pages, and a text on each. `{dashboard}` is the dashboard."""
+    is_looked_at: bool = False
+    """Whether a browser looks at the admin's pages, in light and dark."""
 
 
 ROUTER = """
@@ -107,6 +109,7 @@ CONDITIONS = (
         settings=UNFOLD,
         packages=("django-unfold",),
         pages={"{dashboard}": "unfold/css/styles"},
+        is_looked_at=True,
     ),
     Condition(
         "all-packages",

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 import uvicorn
+import websockets.sync.client
 from django.core.management import CommandError, call_command
 from uvicorn.server import ServerState
 
@@ -35,7 +36,7 @@ HEALTH = b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def environment(django_db_setup):
-    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5)
+    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5, ALLOW_ANONYMOUS=1)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +164,16 @@ def test_a_post_that_arrives_whole_needs_no_messages(parts, way):
 
     assert site.ways == [way]
     assert b"HTTP/1.1 200 OK\r\n" in answer and answer.endswith(b"content-length: 2\r\n\r\n{}")
+
+
+def test_a_websocket_outlives_the_deadline_of_a_head(port):
+    with websockets.sync.client.connect(f"ws://127.0.0.1:{port}/ojs/v1/ws", proxy=None) as socket:
+        # One that came later has been given up.
+        with connect(port) as line:
+            line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\n")
+            assert everything(line).startswith(b"HTTP/1.1 408 ")
+
+        assert socket.ping().wait(PATIENCE)
 
 
 def words_of(process: psutil.Process) -> str:

@@ -13,6 +13,7 @@ from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
 
 from jobs.admin import display
+from jobs.admin.base import from_standby
 from jobs.admin.charts import Chart
 from jobs.admin.live import live
 from jobs.conf import ojs_settings
@@ -56,8 +57,8 @@ class DashboardAdmin(admin.ModelAdmin):
     has_module_permission = has_view_permission
 
     def get_urls(self) -> Any:
-        view = self.admin_site.admin_view(self.changelist_view)
-        by_name = self.admin_site.admin_view(self.breakdown_view)
+        view = self.admin_site.admin_view(from_standby(self.changelist_view))
+        by_name = self.admin_site.admin_view(from_standby(self.breakdown_view))
         return [
             path("", view, name="ojs_workers_dashboard_changelist"),
             path(

@@ -15,6 +15,7 @@ from jobs.models import JobCounter, Pool, Queue
 from jobs.record import counters, dashboard, scheduling, tenants
 from jobs.spec.lifecycle import State
 from jobs.store import clock
+from jobs.store.database import elsewhere
 
 from ..fleet import autoscaling, pools
 from ..lifecycle import WorkerState
@@ -202,9 +203,10 @@ def exposition(accept: str) -> tuple[bytes, str]:
 def families() -> Iterator[Any]:
     """Return all metrics as families of prometheus_client.
 
-    Events since the last sweep are counted first, so that they are up to date.
+    Events since the last sweep are counted first, so that they are up to date; not if a standby is
+    read, where nothing can be written.
     """
-    if ojs_settings.METRICS:
+    if ojs_settings.METRICS and not elsewhere():
         tallies.count(batches=1)
     return Collector().collect()
 

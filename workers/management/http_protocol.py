@@ -39,6 +39,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limit = ojs_settings.BODY_TIMEOUT.total_seconds()
         self._is_in_head = False
+        self._is_socket = False
+        """It has become a WebSocket, whose silence is no longer this protocol's concern."""
         self._held = 0
         """Bytes of an unfinished head."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -61,6 +63,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_reading = True
         super().data_received(data)
         self._is_reading = False
+        if self._is_socket:
+            return
         begun, self._begun = self._begun, None
         if begun is not None:
             self._start_asgi_task(begun, self.app)
@@ -83,6 +87,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._drop_deadline()
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_socket = True
+        super().handle_websocket_upgrade()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._answer is None or app is not self.app or cycle.scope["method"] != "POST":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.store.database import is_postgresql
+from jobs.store.choice import is_portable
 
 from .contract import HeartbeatStore
 from .portable import PortableHeartbeatStore
@@ -13,4 +13,4 @@ PORTABLE = PortableHeartbeatStore()
 
 
 def store() -> HeartbeatStore:
-    return POSTGRES if is_postgresql() else PORTABLE
+    return PORTABLE if is_portable() else POSTGRES

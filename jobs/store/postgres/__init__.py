@@ -90,7 +90,6 @@ SAVE_CHECKPOINT = load(__name__, "save_checkpoint")
 ADMIT = Statement.written(
     f"SELECT statement_timestamp(), room, able::text, versions::text FROM ({OPEN.sql}) AS gate"
 )
-LOCK_KEYS = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest(%(keys)s::bigint[]) AS key"
 
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 """The planner gets an order of magnitude, so that there are few statements to prepare."""
@@ -131,10 +130,6 @@ class PostgresStore(PortableStore):
         ((now, stored),) = run(statement, parameters)
         stamp(new, now)
         return int(stored)
-
-    def lock_keys(self, keys: Collection[int]) -> None:
-        # In a fixed order, so that two batches with the same keys do not deadlock.
-        run(LOCK_KEYS, {"keys": sorted(keys)})
 
     def claim(self, request: ClaimRequest) -> Claimed:
         return _taken(request, run(*_claim(request)))

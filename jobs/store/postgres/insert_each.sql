@@ -64,7 +64,8 @@ WITH given AS MATERIALIZED (
         ON CONFLICT (id) DO NOTHING
  RETURNING id
 ), woken AS (
-    SELECT count(pg_notify('ojs_jobs', queue))
+    SELECT count(pg_notify(concat('ojs_jobs', nullif('ojs_jobs_job'::regclass::oid,
+               to_regclass('public.ojs_jobs_job')::oid)), queue))
       FROM (SELECT DISTINCT queue FROM given WHERE state = 'available') AS queues
      WHERE EXISTS (SELECT 1 FROM inserted)
        AND EXISTS (SELECT 1 FROM ojs_jobs_listener)

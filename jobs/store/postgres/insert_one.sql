@@ -38,7 +38,8 @@ WITH inserted AS (
            IN ('*', coalesce((SELECT token FROM ojs_jobs_schemaregistry), ''))
  RETURNING id
 ), woken AS (
-    SELECT count(pg_notify('ojs_jobs', :'queue'::text))
+    SELECT count(pg_notify(concat('ojs_jobs', nullif('ojs_jobs_job'::regclass::oid,
+               to_regclass('public.ojs_jobs_job')::oid)), :'queue'::text))
      WHERE EXISTS (SELECT 1 FROM inserted)
        AND EXISTS (SELECT 1 FROM ojs_jobs_listener)
 ), recorded AS (

@@ -62,7 +62,8 @@ CROSS JOIN ROWS FROM (unnest(:'ids'::uuid[]), jsonb_array_elements(:'args'::json
         ON CONFLICT (id) DO NOTHING
  RETURNING id
 ), woken AS (
-    SELECT count(pg_notify('ojs_jobs', queue))
+    SELECT count(pg_notify(concat('ojs_jobs', nullif('ojs_jobs_job'::regclass::oid,
+               to_regclass('public.ojs_jobs_job')::oid)), queue))
       FROM given
      WHERE state = 'available'
        AND EXISTS (SELECT 1 FROM inserted)

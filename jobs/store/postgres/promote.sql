@@ -25,7 +25,8 @@ WITH due AS MATERIALIZED (
      WHERE job.id = due.id
  RETURNING job.id, job.type, job.queue, job.attempt
 ), woken AS (
-    SELECT count(pg_notify('ojs_jobs', queue))
+    SELECT count(pg_notify(concat('ojs_jobs', nullif('ojs_jobs_job'::regclass::oid,
+               to_regclass('public.ojs_jobs_job')::oid)), queue))
       FROM (SELECT DISTINCT queue FROM promoted) AS queues
      WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
 ), recorded AS (

@@ -57,7 +57,8 @@ WITH lost AS MATERIALIZED (
     SELECT id, attempt, :'code', :'code', :'message', reserved_by, details, statement_timestamp()
       FROM judged
 ), woken AS (
-    SELECT count(pg_notify('ojs_jobs', queue))
+    SELECT count(pg_notify(concat('ojs_jobs', nullif('ojs_jobs_job'::regclass::oid,
+               to_regclass('public.ojs_jobs_job')::oid)), queue))
       FROM (SELECT DISTINCT queue FROM judged WHERE again) AS queues
      WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
 ), recorded AS (

@@ -11,6 +11,7 @@ from jobs.errors import (
 )
 from jobs.http.parameters import LAST_EVENT_ID
 from jobs.spec.operator_requests import RetryDead
+from jobs.store import standby
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -217,6 +218,7 @@ OPERATIONS = {
                     has_more=boolean(),
                 ),
                 {"events": [EVENT], "cursor": EVENT["id"], "has_more": False},
+                headers=(standby.HEADER,),
             )
         },
         "OJS events §6.4. With `Accept: application/cloudevents-batch+json` the body is an array "
@@ -318,6 +320,7 @@ OPERATIONS = {
                 "(OJS observability §8).",
                 text(),
                 'ojs_job_enqueued_total{queue="email",type="email.send"} 15234.0\n',
+                headers=(standby.HEADER,),
                 media_types=(
                     "text/plain",
                     "application/openmetrics-text; version=1.0.0; charset=utf-8",

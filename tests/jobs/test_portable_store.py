@@ -1,0 +1,121 @@
+"""The portable store on PostgreSQL: for engines that refuse the statements made for PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.core.checks import run_checks
+from django.utils import timezone
+
+from jobs import engine
+from jobs.models import Event, Job
+from jobs.record import events
+from jobs.spec.validation import new_job
+from jobs.store import event_order, wakeup
+from tests.database import another_connection, connection
+from tests.factories import JobFactory
+from tests.processes import PATIENCE
+
+TRIGGER = "ALTER TABLE ojs_jobs_event {} TRIGGER ojs_jobs_event_writer"
+
+
+@pytest.fixture(autouse=True)
+def portable(settings):
+    settings.OJS = {"STORE": "portable", "WAIT_POLL_INTERVAL": 10 * PATIENCE}
+
+
+def found(settings, choice):
+    settings.OJS = {"STORE": choice}
+    return [problem.msg for problem in run_checks() if problem.id == "ojs.E030"]
+
+
+def test_a_store_that_does_not_exist_is_reported(settings):
+    (message,) = found(settings, "oracle")
+
+    assert "'auto', 'postgresql', 'portable'" in message
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
+def test_the_store_for_postgresql_is_refused_on_sqlite(settings):
+    (message,) = found(settings, "postgresql")
+
+    assert "not PostgreSQL" in message
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres
+def test_another_process_hears_of_a_job():
+    with another_connection(autocommit=True) as other:
+        ((channel,),) = other.execute(f"SELECT {wakeup.CHANNEL}").fetchall()
+        other.execute(f"LISTEN {channel}")
+        other.execute(wakeup.LISTEN, ["another:1"])
+
+        engine.enqueue([new_job({"type": "email.send", "args": []}, timezone.now())])
+
+        (heard,) = other.notifies(timeout=PATIENCE, stop_after=1)
+        other.execute(wakeup.FORGET, ["another:1"])
+    assert (heard.channel, heard.payload) == ("ojs_jobs", "default")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres
+def test_two_workers_never_get_the_same_job():
+    JobFactory.create_batch(8)
+    together, got = threading.Barrier(2), []
+
+    def fetch(worker_id):
+        together.wait(PATIENCE)
+        for _ in range(4):
+            got.extend(job.id for job in engine.claim(["default"], worker_id=worker_id, count=2))
+        connection.close()
+
+    workers = [threading.Thread(target=fetch, args=[name]) for name in ("w-1", "w-2")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert len(got) == len(set(got)) == 8
+    assert Job.objects.active().count() == 8
+
+
+@pytest.fixture
+def no_trigger(transactional_db):
+    """As in a table that Citus distributed."""
+    with connection.cursor() as cursor:
+        cursor.execute(TRIGGER.format("DISABLE"))
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(TRIGGER.format("ENABLE"))
+
+
+@pytest.mark.postgres
+def test_without_the_trigger_no_event_is_skipped_either(no_trigger, monkeypatch):
+    """One that is written first and committed last is not overtaken by a reader."""
+    monkeypatch.setattr(event_order, "_has_trigger", lambda alias: False)
+    JobFactory()
+    events.record([events.queue_event("queue.paused", "before")])
+    written, may_commit = threading.Event(), threading.Event()
+
+    def slow():
+        from tests.database import atomic
+
+        with atomic():
+            events.record([events.queue_event("queue.paused", "slow")])
+            written.set()
+            may_commit.wait(PATIENCE)
+        connection.close()
+
+    writer = threading.Thread(target=slow)
+    writer.start()
+    assert written.wait(PATIENCE)
+    events.record([events.queue_event("queue.paused", "quick")])
+
+    seen = list(events.settled().values_list("subject", flat=True))
+    may_commit.set()
+    writer.join()
+
+    assert seen == ["before"]
+    assert list(events.settled().values_list("subject", flat=True)) == ["before", "slow", "quick"]
+    assert Event.objects.count() == 3
