@@ -14,7 +14,7 @@ from jobs import engine
 from jobs.models import Event, Job
 from jobs.record import events
 from jobs.spec.validation import new_job
-from jobs.store.database import alias, atomic, connection, run
+from jobs.store.database import alias, atomic, run
 from jobs.store.sql import CHANNEL
 from jobs.store.stores import store
 from tests.database import another_connection
