@@ -15,8 +15,4 @@ class Migration(migrations.Migration):
             name='job_id',
             field=models.UUIDField(editable=False, null=True),
         ),
-        migrations.AddIndex(
-            model_name='webhookdelivery',
-            index=models.Index(models.F('id'), condition=models.Q(('job_id__isnull', True), ('state', 'pending')), name='ojs_webhook_jobless'),
-        ),
     ]
