@@ -100,7 +100,9 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     @property
     def queue_names(self) -> dict[str, str]:
         """The framework's name of a queue → its OJS name, for names that OJS does not allow."""
-        return dict(self.options.get("QUEUE_NAMES") or {})
+        names = self.options.get("QUEUE_NAMES")
+        # Anything else is an error of `check()`.
+        return dict(names) if isinstance(names, Mapping) else {}
 
     def queue_of(self, name: str) -> str:
         return self.queue_names.get(name, name)
@@ -132,13 +134,15 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue in the caller's transaction."""
         given = normalize_json(list(args)), normalize_json(dict(kwargs))
-        (job,) = enqueue_many([self.item_of(task, *given)])
-        if job is None:
-            raise InvalidTask("An enqueue middleware dropped the task.")
-        result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
-        task_enqueued.send(type(self), task_result=result)
-        # In `inline()` of jobs.testing the task has ended by now.
-        return self.get_result(result.id) if current().is_memory else result
+        place = current()
+        # In `inline()` of jobs.testing the task has run when this context has ended.
+        with place.announcing():
+            (job,) = enqueue_many([self.item_of(task, *given)])
+            if job is None:
+                raise InvalidTask("An enqueue middleware dropped the task.")
+            result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
+            task_enqueued.send(type(self), task_result=result)
+        return self.get_result(result.id) if place.is_memory else result
 
     def item_of(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
         """Return what `jobs.enqueue()` takes for a call of the task.
@@ -213,6 +217,10 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         for queue in sorted(self.queues):
             if not _is_queue(self.queue_of(queue)):
                 yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
+        names = self.options.get("QUEUE_NAMES") or {}
+        if not isinstance(names, Mapping):
+            message = f"{place}: QUEUE_NAMES must be a dictionary, not {names!r}."
+            yield checks.Error(message, id="ojs.E012")
         mapped = list(self.queue_names.values())
         for queue in mapped:
             if not _is_queue(queue) or mapped.count(queue) > 1:

@@ -19,7 +19,7 @@ from django.db import connections, router
 from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
-from .spec.tenants import check_name, read_tenant
+from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive
 from .store.choice import CHOICES, POSTGRESQL
 from .store.database import alias, is_postgresql
@@ -230,6 +230,11 @@ def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
         known = ", ".join(map(repr, modes))
         message = f'OJS["MULTI_TENANCY"] is one of {known}, not {options.MULTI_TENANCY!r}.'
         found.append(checks.Error(message, id="ojs.E024"))
+    if options.DEFAULT_TENANT != conf.Settings.DEFAULT_TENANT:
+        try:
+            check_id(options.DEFAULT_TENANT, 'OJS["DEFAULT_TENANT"]')
+        except InvalidRequest as refusal:
+            found.append(checks.Error(refusal.message, id="ojs.E025"))
     for name, limits in options.TENANTS.items():
         try:
             read_tenant(limits, check_name(name))

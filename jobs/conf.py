@@ -234,6 +234,11 @@ class Settings:
         "project of that name; `required`: jobs without a tenant are refused; `off`: nothing, and "
         "the header `X-OJS-Tenant` is refused.",
     )
+    DEFAULT_TENANT: str = option(
+        "_default",
+        "The tenant of jobs that name none, where tenants take turns or it has limits. Jobs that "
+        "have a tenant keep it when this changes.",
+    )
     TENANTS: dict = option(
         {},
         "Limits and shares of tenants: name → what `PUT /ojs/v1/admin/tenants/{id}` accepts. A "

@@ -8,7 +8,7 @@ history.erase(meta={"customer": "c-17"})
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -53,7 +53,10 @@ def purge(job_id: UUID | str) -> int:
 
 
 def erase(
-    *, ids: Iterable[UUID | str] = (), meta: Mapping[str, str | int | float | bool] | None = None
+    *,
+    ids: Iterable[UUID | str] = (),
+    meta: Mapping[str, str | int | float | bool] | None = None,
+    progress: Callable[[Erased], object] | None = None,
 ) -> Erased:
     """Erase finished jobs with every trace of what they were about.
 
@@ -64,6 +67,7 @@ def erase(
     Args:
         ids: the jobs; of those that are deleted already the events are erased.
         meta: or the jobs whose `meta` has all of these members.
+        progress: called after each batch, with what was erased so far.
 
     Returns: the numbers of jobs and events, and in `left` the ids of jobs that have not finished:
         cancel them, and call it again.
@@ -79,4 +83,4 @@ def erase(
         for name, value in (meta or {}).items():
             jobs = jobs.filter(JSONObjectHas("meta", name, value))
         words = [value for value in (meta or {}).values() if isinstance(value, str)]
-        return erasure.erase(jobs, gone=named, words=words)
+        return erasure.erase(jobs, gone=named, words=words, progress=progress)

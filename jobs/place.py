@@ -32,6 +32,10 @@ class Place:
         """Take new, validated jobs."""
         return engine.enqueue(new)
 
+    def announcing(self) -> AbstractContextManager[None]:
+        """Return a context in which new jobs are told of: none of them runs before it ends."""
+        return contextlib.nullcontext()
+
     def began(self, workflow: Any) -> None:
         """Notice a new workflow."""
 

@@ -33,6 +33,7 @@ from .spec.envelope import milliseconds
 from .spec.fields import refuse, wrong_type
 from .spec.identifiers import uuid7
 from .spec.jsonable import DEEPEST, jsonable
+from .spec.rate_policy import refuse_misspelt
 from .spec.retry import READERS
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
 from .spec.timestamps import format_timestamp
@@ -312,6 +313,9 @@ def _wire(document: Mapping[str, Any]) -> dict[str, Any]:
             wire[name] = -(-_milliseconds(name, document[name]) // 1000)
     if document.get("retry") is not None:
         wire["retry"] = retry_document(document["retry"])
+    if document.get("rate_limit") is not None:
+        wire["rate_limit"] = jsonable(document["rate_limit"], "rate_limit")
+        refuse_misspelt(wire["rate_limit"])
     return {name: jsonable(value, name) for name, value in wire.items()}
 
 

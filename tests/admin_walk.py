@@ -13,6 +13,7 @@ from django.test import Client
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
 
+from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.models import ApiKey, Job, Listener, OperatorAction, RateLimit, Workflow
 from jobs.models.audit import REFUSED
@@ -55,6 +56,8 @@ def make_site() -> None:
     prepare()
     paused = drain.start(["web-9"], actor=of_shell())
     drain.pause(paused.pk, actor=of_shell())
+    stopped = engine.bulk_operations.start("retry", {"queue": "no such"}, actor=of_shell())
+    engine.bulk_operations.stop(stopped.pk, actor=of_shell())
 
 
 def snapshot() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 from django.test import TransactionTestCase
 from django.test.utils import CaptureQueriesContext
@@ -36,6 +37,7 @@ OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"
 """Fixtures that also need the other database."""
 OF_BOTH = {
     "test_backend",
+    "test_bulk_operations",
     "test_codecs",
     "test_every_binding",
     "test_fifth_protocol",
@@ -248,10 +250,16 @@ def django_db_modify_db_settings(
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> None:
-    """Pass the site's own database to every process that a test starts."""
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """Pass the site's own database to every process that a test starts.
+
+    With `OJS_TEST_EVENTS=partitioned`, on PostgreSQL, the record of events is in partitions.
+    """
     if APART:
         os.environ[routers.OTHER] = url_of_test_database("default")
+    if os.environ.get("OJS_TEST_EVENTS") == "partitioned":
+        with django_db_blocker.unblock():
+            call_command("partitionevents", verbosity=0)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from jobs.admin.bulk_operation import NewBulkOperationForm
 from jobs.admin.schema import fingerprint
 from tests.admin_walk import (
     ACTIONS,
@@ -61,6 +62,8 @@ ACTION_TAKES = {
     ("jobspec", "withdraw"): "register_spec",
     ("tenant", "remove"): "manage_tenant",
     ("pool", "remove"): "manage_pool",
+    ("bulkoperation", "stop"): "run_bulkoperation",
+    ("bulkoperation", "go_on"): "run_bulkoperation",
     ("fleetoperation", "pause"): "drain_fleet",
     ("fleetoperation", "go_on"): "drain_fleet",
     ("fleetoperation", "abort"): "drain_fleet",
@@ -97,6 +100,7 @@ MADE_WITH = MANAGES | {
     "cronjob": "add_cronjob",
     "jobschema": "manage_schema",
     "mark": "add_mark",
+    "bulkoperation": "run_bulkoperation",
 }
 """Models with a form for a new row, and the permission that opens it."""
 
@@ -104,6 +108,15 @@ LIMITS = {"max_queue_depth": "7", "fairness_weight": "2", "priority_boost": "0"}
 POOL = {"queues": '["mail", "web"]', "strategy": "strict"}
 HOOK = {"url": "https://hooks.example.com/x", "events": "job.*", "timeout": "20"}
 ALERT = {"limit_seconds": "10", "begins_after": "0", "ends_after": "0", "type": ""}
+
+
+def counted(**form: str) -> dict[str, str]:
+    """A filled-in form whose jobs have been counted."""
+    filled = NewBulkOperationForm(form)
+    assert filled.is_valid()
+    return form | {"counted": filled.fingerprint}
+
+
 WRITES = {
     "ojs_jobs/apikey/add/": ("manage_keys", {"name": "new", "scopes": ["work"]}),
     "ojs_jobs/apikey/<path:object_id>/change/": (
@@ -127,6 +140,10 @@ WRITES = {
     "ojs_jobs/pool/<path:object_id>/change/": ("manage_pool", POOL),
     "ojs_jobs/queue/<path:object_id>/change/": ("change_queue", {"concurrency": "17"}),
     "ojs_jobs/maintenance/": ("maintenance", {"verb": "begin", "reason": "test"}),
+    "ojs_jobs/bulkoperation/add/": (
+        "run_bulkoperation",
+        counted(verb="retry", queue="mail", type="", priority=""),
+    ),
     "ojs_jobs/job/add/": ("enqueue_job", {"type": "new.type"}),
     "ojs_jobs/cronjob/add/": ("add_cronjob", {"name": "new", "type": "new.type"}),
     "ojs_jobs/cronjob/<path:object_id>/change/": ("change_cronjob", {"type": "new.type"}),

@@ -270,35 +270,61 @@ def test_a_host_site_with_names_of_its_own_gets_on_with_both_apps(site, tmp_path
 
 
 @once_is_enough
+def test_django_in_five_minutes_is_that_when_pasted(site, tmp_path):
+    """All but the installation, in an empty folder, with the apps of the wheel."""
+    readme = ROOT / "README.md"
+    (pasted,) = (one.text for one in blocks(readme) if one.text.startswith("python3 -m venv"))
+    _, _, session = pasted.partition("pip install django-ojs\n")
+    assert session
+
+    done = paste(session + "\npython -c 'import jobs; print(jobs.__file__)'\n", site, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    *_, last, where = done.stdout.splitlines()
+    assert Path(where).is_relative_to(site.packages)
+    assert last == "email.send completed {'sent': 'you@example.com'}"
+    assert f"The last line says `{last}`" in readme.read_text()
+    assert "to you@example.com" in done.stderr, "the worker is heard where nothing is configured"
+
+
+@once_is_enough
 def test_the_tutorial_works_as_it_stands(site, tmp_path):
     """All but the installation, in an empty folder, with the apps of the wheel."""
     tutorial = ROOT / "docs" / "tutorial.md"
     _, installation, *steps = ["", *(block for block in blocks(tutorial) if block.is_run)]
     assert installation.text.splitlines()[1] == "pip install django-ojs"
     script = "\n".join([installation.text.splitlines()[2], *map(as_shell, steps)])
-    tools = Path(sys.executable).parent
-    environment = {
-        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(site.packages),
-        "HOME": str(tmp_path),
-    }
 
-    # With job control, as in a terminal: `kill %1`.
-    done = subprocess.run(
-        ["bash", "-meuo", "pipefail"],
-        input=f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}\nwait\n",
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE * 5,
-        check=False,
+    done = paste(
+        f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nexec 2>&1\n{script}\nwait\n",
+        site,
+        tmp_path,
     )
 
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1].strip() == "200", done.stdout
     assert "Traceback" not in (tmp_path / "old.log").read_text()
+
+
+def paste(script: str, site: Site, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run commands in a folder, with this environment's `python` and the apps of the wheel."""
+    tools = Path(sys.executable).parent
+    environment = {
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(site.packages),
+        "HOME": str(folder),
+    }
+    # With job control, as in a terminal: `kill %1`.
+    return subprocess.run(
+        ["bash", "-meuo", "pipefail"],
+        input=script,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 5,
+        check=False,
+    )
 
 
 def as_shell(block: Block) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobs.management.commands.ojsconfig import reference
-from tests.once import once_is_enough
 
 from . import processes
 
@@ -78,36 +76,3 @@ def terminate_all_workers() -> None:
     from workers.models import Worker
 
     assert Worker.objects.direct(WorkerState.TERMINATE) == 1
-
-
-@pytest.mark.slow
-@once_is_enough
-def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
-    """Except for the installation, which is part of the test of the wheel."""
-    _, _, session = block("bash", "python3 -m venv").partition("pip install django-ojs\n")
-    assert session
-    tools = Path(sys.executable).parent
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(processes.OURS)
-    }
-    # With a separate database, and with this environment's `django-admin` and `python`.
-    environment = inherited | {
-        "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
-        "PYTHONPATH": str(processes.ROOT),
-    }
-
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail"],
-        input=session,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
-    assert last == "email.send completed {'sent': 'you@example.com'}"
-    assert "to you@example.com" in done.stderr, "the worker is heard where nothing is configured"
-    assert f"The last line says `{last}`" in README

@@ -456,3 +456,28 @@ def test_every_refusal_that_is_listed_can_happen(settings):
             never[f"{method} {path} ({name_of(door)})"].append((code, seen))
 
     assert not never, "\n".join(f"{where}: {what}" for where, what in never.items())
+
+
+WITHOUT_A_QUERY = {"documentation.openapi_json", "documentation.docs", "reset.reset"}
+"""Documents for readers, and what is not there."""
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+def test_every_endpoint_refuses_a_parameter_that_it_does_not_have(settings):
+    settings.OJS = OPTIONS
+    everything = Kind("everything")
+    keys = {"everything": everything.key()}
+    s = scene(everything)
+    doors = [door for door in walk.doors() if name_of(door) not in WITHOUT_A_QUERY]
+    accepted: dict[str, Any] = {}
+
+    for door in doors:
+        with transaction.atomic(using=alias()):
+            reply = Stage(door, s, keys).send(query="nonsense=1")
+            transaction.set_rollback(True, using=alias())
+        if refused_with(reply) != (400, "invalid_request") or b"nonsense" not in reply.content:
+            accepted[f"{door.method} {door.path}"] = (reply.status_code, reply.content[:200])
+
+    assert len(doors) > 100
+    assert not accepted

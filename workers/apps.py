@@ -17,7 +17,7 @@ class WorkersConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.conf import ojs_settings
-        from jobs.engine import erasure, history, schemas
+        from jobs.engine import erasure, history, pool_rules, schemas
         from jobs.models.labels import translate_labels
 
         from . import code_schedules
@@ -26,12 +26,14 @@ class WorkersConfig(AppConfig):
         from .access import table as access  # noqa: F401
         from .alerts import watch
         from .chores import finished_tasks, log, tallies  # noqa: F401
+        from .fleet import pools
         from .fleet.declared_versions import declaring
         from .webhooks import delivery as webhooks
 
         schemas.declared_by[:] = [declaring]
         history.catching_up[:] = [tallies.count]
         erasure.forgetting[:] = [webhooks.forget]
+        pool_rules.finding_members[:] = [pools.members]
         translate_labels(self)
         code_schedules.thread.at_first_request()
         watch.thread.at_first_request()

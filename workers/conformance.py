@@ -40,6 +40,7 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.Queue,
     job_models.RateLimit,
     job_models.BulkRequest,
+    job_models.BulkOperation,
     job_models.JobCounter,
     job_models.QueueFlow,
     job_models.QueuePolicy,

@@ -20,6 +20,7 @@ from jobs.errors import InvalidRequest
 from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
+from jobs.spec import reserved
 from jobs.store import clock
 from jobs.store.database import atomic
 
@@ -328,6 +329,8 @@ class FetchOptions(TypedDict, total=False):
     """A worker that never registered gets no jobs (AGQ §6)."""
     pool: str | None
     """The worker pool it fetches through; None, the default: the one in the worker's labels."""
+    is_ours: bool
+    """The worker is a process of this site, so that it may run this server's own jobs."""
 
 
 def fetch(
@@ -348,7 +351,7 @@ def fetch(
         project: the project of the jobs; empty means any.
 
     Raises:
-        InvalidRequest: no queue is named.
+        InvalidRequest: no queue is named, or one that is for this server's own jobs.
     """
     claim = _claim_options(queues, project, options)
     began = tracing.clock()
@@ -369,6 +372,8 @@ def _claim_options(
             field="queues",
             validation="min_items",
         )
+    if not options.get("is_ours"):
+        reserved.refuse_queues(queues)
     return {
         "worker_id": options.get("worker_id", ""),
         "types": options.get("types"),

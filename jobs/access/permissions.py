@@ -22,6 +22,7 @@ OPERATES = frozenset(
         "retry_job",
         "discard_job",
         "run_job",
+        "run_bulkoperation",
         "enqueue_job",
         "operate_cron",
         "add_cronjob",

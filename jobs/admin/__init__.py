@@ -2,6 +2,7 @@
 
 from .api_key import ApiKeyAdmin
 from .audit import OperatorActionAdmin
+from .bulk_operation import BulkOperationAdmin
 from .cron import CronJobAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
@@ -15,6 +16,7 @@ from .workflow import WorkflowAdmin
 
 __all__ = [
     "ApiKeyAdmin",
+    "BulkOperationAdmin",
     "CronJobAdmin",
     "DeadJobAdmin",
     "EventAdmin",

@@ -115,11 +115,9 @@ class PoolAdmin(OJSModelAdmin):
 
     @admin.display(description=_("active jobs"))
     def running(self, pool: Pool) -> str:
-        """Those that take its places; without a limit they are not counted."""
-        if pool.concurrency is None:
-            return "–"
-        active = engine.pool_rules.active_jobs([pool.pk]).get(pool.pk, 0)
-        return f"{active} / {pool.concurrency}"
+        rules = engine.pool_rules
+        active = rules.active_jobs([pool], rules.members())[pool.pk]
+        return str(active) if pool.concurrency is None else f"{active} / {pool.concurrency}"
 
     @admin.display(description=_("handed out in the last minute"))
     def lately(self, pool: Pool) -> str:

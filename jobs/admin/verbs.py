@@ -28,6 +28,7 @@ VERBS = {
     "delete_job": _("deleted jobs"),
     "erase_job": _("erased jobs"),
     "purge_history": _("deleted execution history"),
+    "run_bulkoperation": _("stopped or continued bulk operations"),
     "change_job": _("changed jobs"),
     "view_job_args": _("saw encoded values in clear"),
     "cancel_workflow": _("cancelled workflows"),

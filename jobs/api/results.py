@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.http import QueryDict
 from rest_framework.response import Response
 
 from ..access.projects import scope_to
@@ -13,7 +12,7 @@ from ..conf import ojs_settings
 from ..errors import JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet
 from ..http.job_watch import WaitingForJob
-from ..http.parameters import ResultQuery
+from ..http.parameters import ResultQuery, query_of
 from ..http.request import Request
 from ..http.verbs import VerbRequest, VerbResponse
 from ..http.waiting import Waiting
@@ -38,7 +37,7 @@ COLUMNS = (
 
 def retrieve(request: VerbRequest, job_id: str) -> VerbResponse | Waiting[Any]:
     """The outcome of a job; with `wait=true`, waits for it (§8.2)."""
-    parameters = QueryDict(request.meta.get("QUERY_STRING", ""))
+    parameters = query_of(request.meta)
     identifier = parse_id(job_id)
     seconds = ResultQuery.timeout.read(parameters)
     waits = ResultQuery.wait.read(parameters) in ("true", "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,55 +12,14 @@ from .. import engine
 from ..access.audit import SHOWN, Actor, record_action
 from ..access.projects import scope_to
 from ..conf import ojs_settings
+from ..engine.bulk_selection import OPERATIONS, Operation, filtered
 from ..errors import BatchTooLarge
 from ..models import Job
 from ..record.events import bulk_event, record
-from ..spec.bulk_requests import BulkChange, BulkFilter
+from ..spec.bulk_requests import BulkChange
 from ..spec.fields import Document, refuse
 from ..spec.identifiers import parse_uuid
-from ..spec.lifecycle import State
-from ..store import clock
 from ..store.database import alias, atomic
-from ..store.expressions import JSONObjectHas
-
-WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A verb of the document: its words, the states it accepts, and a filter's default states."""
-
-    did: str
-    states: frozenset[State]
-    default: frozenset[State]
-    act: Callable[..., list[UUID]]
-    permission: str
-
-
-OPERATIONS = {
-    # Active jobs are running on a worker, so they are cancelled only by id (§6.1).
-    "cancel": Operation(
-        "cancelled",
-        WAITING,
-        frozenset({State.AVAILABLE, State.SCHEDULED}),
-        engine.bulk.cancel,
-        "cancel_job",
-    ),
-    "retry": Operation(
-        "retried",
-        engine.bulk.RETRIABLE,
-        frozenset({State.DISCARDED}),
-        engine.bulk.retry,
-        "retry_job",
-    ),
-    "delete": Operation(
-        "deleted",
-        engine.bulk.DELETABLE,
-        engine.bulk.DELETABLE,
-        engine.bulk.delete,
-        "discard_job",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -185,36 +143,3 @@ def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:
     if item["status"] != did:
         return item
     return item | {"status": "skipped", "reason": "Undone: another job was skipped"}
-
-
-def filtered(wanted: Document, default: frozenset[State]) -> Any:
-    """The jobs that a filter matches (OJS bulk §6.1; admin API §8.1).
-
-    Raises:
-        InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
-    """
-    for name in wanted:
-        if name not in BulkFilter.names:
-            raise refuse(f"filter.{name}", f"There is no filter '{name}'.")
-    if not any(value is not None for value in wanted.values()):
-        raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
-    states = BulkFilter.state.read(wanted) or default
-    jobs = Job.objects.filter(state__in=sorted(states))
-    for member in (BulkFilter.type, BulkFilter.queue):
-        if (value := member.read(wanted)) is not None:
-            jobs = jobs.filter(**{member.name: value})
-    now = clock.now()
-    for limit, lookup in (
-        (BulkFilter.enqueued_before, "enqueued_at__lt"),
-        (BulkFilter.until, "enqueued_at__lt"),
-        (BulkFilter.enqueued_after, "enqueued_at__gt"),
-        (BulkFilter.since, "enqueued_at__gte"),
-    ):
-        if (moment := limit.read(wanted, now)) is not None:
-            jobs = jobs.filter(**{lookup: moment})
-    priority = BulkFilter.priority.read(wanted)
-    if priority is not None:
-        jobs = jobs.filter(priority=priority)
-    for name, value in (BulkFilter.meta.read(wanted) or {}).items():
-        jobs = jobs.filter(JSONObjectHas("meta", name, value))
-    return jobs

@@ -43,19 +43,30 @@ def _take_batch(request: VerbRequest) -> VerbResponse:
     found = request.read(required=True).get(cloudevents.EVENTS)
     if type(found) is not list or not 1 <= len(found) <= ojs_settings.MAX_BATCH:
         raise refuse("", f"A batch has 1 to {ojs_settings.MAX_BATCH} CloudEvents.")
-    results = [_taken(request, each) for each in found]
+    asked: list[NewJob] = []
+    results = [_taken(request, each, asked) for each in found]
     failed = sum("error" in each for each in results)
     document = {"results": results, "accepted": len(results) - failed, "failed": failed}
-    return VerbResponse(document, status=207)
+    response = VerbResponse(document, status=207)
+    under_pressure(response, asked)
+    show_rate_of(response, asked)
+    return response
 
 
-def _taken(request: VerbRequest, given: Any) -> dict[str, Any]:
+def _taken(request: VerbRequest, given: Any, asked: list[NewJob]) -> dict[str, Any]:
+    """Enqueue the job of one event, if it makes one.
+
+    Args:
+        asked: gets the job, whether or not it is accepted.
+    """
     named = given if type(given) is dict else {}
     result: dict[str, Any] = {"id": named.get("id"), "source": named.get("source")}
     project = request.caller.project
     try:
         event = cloudevents.read_structured(given)
-        (job,) = engine.enqueue(assign_project([cloudevents.job_of(event, clock.now())], project))
+        (job,) = assign_project([cloudevents.job_of(event, clock.now())], project)
+        asked.append(job)
+        (job,) = asked[-1:] = engine.enqueue([job])
     except OJSError as refusal:
         error = error_document(refusal, request.request_id, retryable=refusal.retryable)
         return result | {"error": error}

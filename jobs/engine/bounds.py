@@ -20,7 +20,7 @@ from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..spec.retry import RetryPolicy
-from ..spec.tenants import DEFAULT
+from ..spec.tenants import default_tenant
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.database import atomic, connection
@@ -147,7 +147,7 @@ def _fill_in(job: NewJob, queue: Queue) -> None:
     """Fill in what the job does not set itself (OJS queue configuration §7.3)."""
     config: dict[str, Any] = queue.config
     if queue.has_tenants:
-        job.fallback_tenant = DEFAULT
+        job.fallback_tenant = default_tenant()
     if job.timeout is None and "default_timeout" in config:
         job.timeout = timedelta(seconds=config["default_timeout"])
     if job.visibility_timeout is None and "visibility_timeout" in config:

@@ -27,6 +27,7 @@ from . import queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
+from .retention import erase
 
 REPLAYS = "ojs.replay_count"
 """Member of `meta` that says how often a job was taken out of the dead letter."""
@@ -251,8 +252,8 @@ def delete_dead(job_ids: Collection[UUID]) -> int:
     with atomic():
         dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
         ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
-        Checkpoint.objects.filter(pk__in=ids).delete()
-        return Job.objects.filter(pk__in=ids).delete()[1].get(Job._meta.label, 0)
+        erase(ids)
+        return len(ids)
 
 
 def not_dead(job_id: object) -> NotFound:

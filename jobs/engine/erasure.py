@@ -29,6 +29,7 @@ from ..models import (
 from ..models.querysets import JobQuerySet
 from ..spec.batches import in_parts
 from ..store.database import atomic
+from . import stored_arguments
 from .history import catch_up
 from .retention import erase as delete
 
@@ -49,7 +50,13 @@ class Erased:
     """Jobs that have not finished, or on whose results unfinished ones depend."""
 
 
-def erase(jobs: JobQuerySet, *, gone: Iterable[UUID] = (), words: Collection[str] = ()) -> Erased:
+def erase(
+    jobs: JobQuerySet,
+    *,
+    gone: Iterable[UUID] = (),
+    words: Collection[str] = (),
+    progress: Callable[[Erased], object] | None = None,
+) -> Erased:
     """Erase the finished jobs among `jobs`, batch by batch; call again for those that are left.
 
     A job of a finished workflow is erased with the whole workflow, which has its arguments and
@@ -58,6 +65,7 @@ def erase(jobs: JobQuerySet, *, gone: Iterable[UUID] = (), words: Collection[str
     Args:
         gone: ids of jobs that may be deleted already: what the record knows of them goes, too.
         words: texts that operators may have searched by; the audit keeps no filter with them.
+        progress: called after each batch, with what was erased so far.
     """
     catch_up()
     done = Erased()
@@ -66,6 +74,8 @@ def erase(jobs: JobQuerySet, *, gone: Iterable[UUID] = (), words: Collection[str
     for batch in in_parts(ids, BATCH):
         with atomic():
             handled |= _erase_batch([job_id for job_id in batch if job_id not in handled], done)
+        if progress is not None:
+            progress(done)
     absent = [job_id for job_id in gone if job_id not in handled and job_id not in done.left]
     for batch in in_parts(absent, BATCH):
         with atomic():
@@ -125,6 +135,7 @@ def _delete_workflows(ids: Collection[Any], done: Erased) -> None:
     gone = Workflow.objects.filter(pk__in=ids).exclude(root_id__in=set(rest))
     names = [str(pk) for pk in gone.values_list("pk", flat=True)]
     done.events += Event.objects.filter(subject__in=names).delete()[0]
+    stored_arguments.release_workflows(gone)
     gone.delete()
 
 

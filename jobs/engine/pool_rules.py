@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from django.db.models import Count, Exists, OuterRef, Q
 from ..models import Event as EventRow
 from ..models import Job, Pool, PoolPlace, Queue
 from ..models.job import DUE_STATES
+from ..models.querysets import JobQuerySet
 from ..record.events import pool_event, record
 from ..spec.durations import format_duration, parse_duration
 from ..spec.lifecycle import State
@@ -50,10 +51,38 @@ IS_TAKEN = Exists(
 """The job of a place is still in the attempt that took it."""
 
 
-def active_jobs(pools: Collection[str]) -> dict[str, int]:
-    """Return how many jobs take places of each of these pools, if any do."""
-    places = PoolPlace.objects.filter(IS_TAKEN, pool__in=pools).values_list("pool")
-    return dict(places.annotate(jobs=Count("pk")))
+finding_members: list[Callable[[], Mapping[str, str]]] = []
+"""Returns the live workers whose labels name a pool, each with its pool. Set by the app that knows
+workers."""
+
+
+def members() -> Mapping[str, str]:
+    """Return the live workers of all pools, by their stored ids."""
+    return finding_members[0]() if finding_members else {}
+
+
+def active_jobs(pools: Collection[Pool], pool_by_worker: Mapping[str, str]) -> Counter[str]:
+    """Return how many jobs run for each of these pools, in two queries for all of them.
+
+    They are those that take its places; where it has no limit, those that its workers hold.
+
+    Args:
+        pool_by_worker: what `members()` returns.
+    """
+    limited = [pool.pk for pool in pools if pool.concurrency is not None]
+    places = PoolPlace.objects.filter(IS_TAKEN, pool__in=limited).values_list("pool")
+    found: Counter[str] = Counter(dict(places.annotate(jobs=Count("pk"))) if limited else {})
+    free = {pool.pk for pool in pools}.difference(limited)
+    holders = [name for name, pool in pool_by_worker.items() if pool in free]
+    held = running().filter(reserved_by__in=holders).order_by().values_list("reserved_by")
+    for name, jobs in held.annotate(jobs=Count("pk")) if holders else ():
+        found[pool_by_worker[name]] += jobs
+    return found
+
+
+def running() -> JobQuerySet:
+    """Return the jobs that are reserved for a worker."""
+    return Job.objects.active().filter(reserved_for__isnull=False)
 
 
 class PoolRules:

@@ -10,13 +10,13 @@ from uuid import UUID
 from django.db.models import Q
 
 from ..errors import Conflict, NotFound
-from ..models import Event, Job, Pool, PoolPlace, PoolStrategy, Queue
+from ..models import Event, Pool, PoolPlace, PoolStrategy, Queue
 from ..record import dashboard
 from ..record.events import pool_event, record
 from ..spec.lifecycle import State
 from ..store import clock, wakeup
 from ..store.database import atomic
-from . import queue_policy
+from . import pool_rules, queue_policy
 from .pool_rules import BATCH, give_places
 
 
@@ -94,11 +94,12 @@ def _isolate(name: str, queues: Sequence[str]) -> None:
 def _place_running_jobs(name: str) -> None:
     """Give places to the jobs that run already when a pool gets its limit.
 
-    The record of events says which; without it they do not count.
+    The record of events says which. Of a job that it does not know, it is the pool in the labels
+    of the job's worker.
     """
-    running = Job.objects.active().filter(reserved_for__isnull=False)
-    attempts = {str(job_id): attempt for job_id, attempt in running.values_list("pk", "attempt")}
-    names = sorted(attempts)
+    running = pool_rules.running().values_list("pk", "attempt", "reserved_by")
+    found = {str(job_id): (attempt, worker) for job_id, attempt, worker in running}
+    names = sorted(found)
     latest: dict[str, tuple[int | None, str]] = {}
     for start in range(0, len(names), BATCH):
         started = Event.objects.filter(
@@ -106,14 +107,15 @@ def _place_running_jobs(name: str) -> None:
         ).order_by("id")
         for subject, attempt, data in started.values_list("subject", "attempt", "data"):
             latest[subject] = attempt, (data or {}).get("pool", "")
-    give_places(
-        name,
-        [
-            UUID(subject)
-            for subject, (attempt, pool) in latest.items()
-            if pool == name and attempt == attempts[subject]
-        ],
-    )
+    pool_by_worker = pool_rules.members()
+    through: list[UUID] = []
+    for subject, (attempt, worker) in found.items():
+        recorded, pool = latest.get(subject, (None, ""))
+        if recorded != attempt:
+            pool = pool_by_worker.get(worker, "")
+        if pool == name:
+            through.append(UUID(subject))
+    give_places(name, through)
 
 
 def find(name: str) -> Pool:

@@ -31,6 +31,7 @@ from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..store.database import alias, atomic
+from . import event_partitions, stored_arguments
 
 BATCH_SIZE = 1000
 WORKFLOWS = 20
@@ -129,7 +130,8 @@ def _delete(ids: list[UUID], event: str = "") -> int:
 
 
 def erase(ids: list[UUID]) -> None:
-    """Delete jobs the caller has locked, and the rows that refer to them."""
+    """Delete jobs the caller has locked, and what refers to them or belongs to them alone."""
+    stored_arguments.release_jobs(ids)
     JobError.objects.filter(job__in=ids).delete()
     JobLog.objects.filter(job__in=ids).delete()
     ProgressReport.objects.filter(job__in=ids).delete()
@@ -193,6 +195,7 @@ def _delete_workflow(root_id: UUID) -> int:
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
         _delete(ids)
         if len(ids) < BATCH_SIZE:
+            stored_arguments.release_workflows(inside)
             inside.delete()
     return 1
 
@@ -200,10 +203,11 @@ def _delete_workflow(root_id: UUID) -> int:
 def prune_events() -> int:
     """Delete one batch of events and refused finishes past their retention; return how many."""
     keep = ojs_settings.EVENT_RETENTION
+    deleted = event_partitions.drop_old()
     # The oldest come first by primary key: no index on time is needed.
     oldest = Event.objects.order_by("pk").values_list("pk", "time")[:BATCH_SIZE]
-    horizon = Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=Now() - keep)
-    deleted = horizon.delete()[0]
+    late = Now() - keep - event_partitions.grace()
+    deleted += Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=late).delete()[0]
     # A killed listener could not remove its row, and each NOTIFY has a cost.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=1)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()

@@ -24,7 +24,7 @@ from ..spec import rate_policy
 from ..spec.batches import representatives, shared_targets
 from ..spec.lifecycle import State
 from ..spec.rate_policy import Memory
-from ..spec.tenants import DEFAULT, MOST_PRIORITY, check_name, read_tenant
+from ..spec.tenants import MOST_PRIORITY, check_name, default_tenant, read_tenant
 from ..spec.validation import NewJob
 from ..store import clock, wakeup
 from . import schemas
@@ -94,7 +94,7 @@ def are_limited(new: Sequence[NewJob]) -> bool:
     """Whether `admit` must check these jobs; call it after `schemas.checked`."""
     limited = schemas.limited_tenants()
     return bool(limited) and any(
-        (job.project or DEFAULT) in limited for job in representatives(new)
+        (job.project or default_tenant()) in limited for job in representatives(new)
     )
 
 
@@ -109,7 +109,7 @@ def admit(new: Sequence[NewJob]) -> None:
     """
     found: dict[str, list[NewJob]] = {}
     for job in new:
-        found.setdefault(job.project or DEFAULT, []).append(job)
+        found.setdefault(job.project or default_tenant(), []).append(job)
     for tenant in Tenant.objects.filter(pk__in=found).order_by("pk").select_for_update():
         _admit(tenant, found[tenant.pk])
 
@@ -128,7 +128,13 @@ def know(new: Sequence[NewJob]) -> None:
     """Mark the queues of new jobs whose tenants have a limit of active jobs."""
     limited = schemas.limited_tenants()
     if limited:
-        _mark({job.queue for job in representatives(new) if limited.get(job.project or DEFAULT)})
+        _mark(
+            {
+                job.queue
+                for job in representatives(new)
+                if limited.get(job.project or default_tenant())
+            }
+        )
 
 
 def record_refusal(refusal: TenantLimitExceeded) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
@@ -66,7 +66,7 @@ class OJSViewSet(ViewSet):
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
     queries: ClassVar[Mapping[str, type[Members]]] = {}
-    """Action → what its query may say, where it takes one."""
+    """Action → what its query may say. All others take no parameters."""
 
     @classmethod
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
@@ -137,9 +137,10 @@ class OJSViewSet(ViewSet):
         Raises:
             InvalidRequest: the query has a parameter that the action does not declare.
         """
-        text = meta.get("QUERY_STRING")
-        if text and action in cls.queries:
-            parameters.check_names(cls.queries[action], QueryDict(text))
+        # Without an action, the request will be answered 405.
+        if action and meta.get("QUERY_STRING"):
+            declared = cls.queries.get(action, parameters.NoQuery)
+            parameters.check_names(declared, parameters.query_of(meta))
 
     @cached_property
     def request_id(self) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
+from django.core.exceptions import TooManyFieldsSent
+from django.http import QueryDict
+
 from ..errors import InvalidRequest
 from ..models import WorkflowState, WorkflowType
 from ..record.execution import ACTORS
@@ -16,6 +19,8 @@ from ..spec.members import Member, Members, Schema
 
 MOST = 200
 """Entries per page."""
+LONGEST_SHOWN = 80
+"""Characters of an unknown parameter that its refusal repeats."""
 SEVERAL = "Several, separated by commas; `job.*` matches what begins with `job.`"
 
 
@@ -93,6 +98,22 @@ class OneOf(Member[str | None]):
         return {"type": "string", "enum": self.choices}
 
 
+class NoQuery(Members):
+    """Of an endpoint that takes no parameters."""
+
+
+def query_of(meta: Mapping[str, Any]) -> QueryDict:
+    """Parse the query of a request.
+
+    Raises:
+        InvalidRequest: it has more parameters than Django takes.
+    """
+    try:
+        return QueryDict(meta.get("QUERY_STRING", ""))
+    except TooManyFieldsSent:
+        raise InvalidRequest("The URL has too many parameters.") from None
+
+
 def check_names(query: type[Members], parameters: Mapping[str, Any]) -> None:
     """
     Raises:
@@ -101,7 +122,9 @@ def check_names(query: type[Members], parameters: Mapping[str, Any]) -> None:
     for name in parameters:
         if name not in query.names:
             known = ", ".join(member.name for member in query.described())
-            raise InvalidRequest(f"There is no parameter {name!r}; there are {known}.", field=name)
+            there = f"there are {known}" if known else "this endpoint takes none"
+            shown = name[:LONGEST_SHOWN]
+            raise InvalidRequest(f"There is no parameter {shown!r}; {there}.", field=shown)
 
 
 TRUTH: dict[str, Any] = {

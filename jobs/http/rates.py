@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import engine
 from ..spec.batches import representatives
-from ..spec.tenants import DEFAULT
+from ..spec.tenants import default_tenant
 from ..spec.validation import NewJob
 from .verbs import show_rate
 
@@ -32,7 +32,7 @@ def show_rate_of_tenants(response: Any, projects: Collection[str]) -> bool:
     if len(projects) != 1:
         return False
     (project,) = projects
-    found = engine.tenants.remaining(project or DEFAULT)
+    found = engine.tenants.remaining(project or default_tenant())
     if found is not None:
         show_rate(response, *found)
     return found is not None

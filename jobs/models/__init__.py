@@ -6,6 +6,7 @@ statements of `jobs.engine`.
 
 from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
+from .bulk import BulkOperation, BulkState, BulkVerb
 from .checkpoint import Checkpoint
 from .cron import CronJob, CronRun, OverlapPolicy
 from .endpoint import Endpoint
@@ -24,7 +25,10 @@ from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, Workf
 
 __all__ = [
     "ApiKey",
+    "BulkOperation",
     "BulkRequest",
+    "BulkState",
+    "BulkVerb",
     "Checkpoint",
     "CronJob",
     "CronRun",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Iterator
+from datetime import datetime
 from secrets import token_hex
 from typing import Any
 
 import orjson
 from django.core.files.base import ContentFile
-from django.core.files.storage import storages
+from django.core.files.storage import Storage, storages
 
 from ..conf import ojs_settings
 from ..spec.encoded import ENCODED, REFERENCE, is_encoded
@@ -21,6 +23,9 @@ from ..spec.identifiers import uuid7
 from .codecs import CodecError
 
 NAME = re.compile(r"[0-9a-f-]{36}-[0-9a-f]{32}\.json")
+RELEASED = "released"
+"""Folder with the lists of what may be deleted."""
+LIST = re.compile(r"[0-9a-f-]{36}\.json")
 
 
 class PayloadChecksumMismatch(Exception):
@@ -41,9 +46,8 @@ def _put(value: Any) -> Any:
     if len(data) < ojs_settings.PAYLOAD_EXTERNAL_FROM:
         return value
     digest = hashlib.sha256(data)
-    storage = storages[ojs_settings.PAYLOAD_STORAGE]
     # The name cannot be guessed: only someone who sees the reference can use it.
-    name = storage.save(f"{uuid7()}-{token_hex(16)}.json", ContentFile(data))
+    name = _storage().save(f"{uuid7()}-{token_hex(16)}.json", ContentFile(data))
     reference = {
         REFERENCE: f"{_base()}{name}",
         "size": len(data),
@@ -71,6 +75,61 @@ def _name(value: Any) -> str | None:
     return name if NAME.fullmatch(name) else None
 
 
+def names_in(value: Any) -> Iterator[str]:
+    """Yield the names of all files of the storage that a value refers to, however deep inside."""
+    name = _name(value)
+    if name is not None:
+        yield name
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from names_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from names_in(inner)
+
+
+def release(names: Collection[str]) -> None:
+    """Put a list of files that are not needed any more into the storage."""
+    if names:
+        content = ContentFile(orjson.dumps(sorted(names)))
+        _storage().save(f"{RELEASED}/{uuid7()}.json", content)
+
+
+def released(*, before: datetime) -> list[str]:
+    """Return the lists that are older, the oldest first."""
+    try:
+        files = _storage().listdir(RELEASED)[1]
+    except FileNotFoundError:
+        return []
+    last = f"{int(before.timestamp() * 1000):012x}"
+    old = sorted(file for file in files if LIST.fullmatch(file) and _time_of(file) < last)
+    return [f"{RELEASED}/{file}" for file in old]
+
+
+def _time_of(file: str) -> str:
+    """Return the time of a file that is named by a UUIDv7: milliseconds in hexadecimal digits."""
+    return file[:8] + file[9:13]
+
+
+def read_list(path: str) -> set[str]:
+    """Return the files that a list names; none if another process has read it."""
+    try:
+        with _storage().open(path) as file:
+            listed = orjson.loads(file.read())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return set()
+    return {name for name in listed if isinstance(name, str) and NAME.fullmatch(name)}
+
+
+def delete(name: str) -> None:
+    """Delete a file; one that does not exist any more is no error."""
+    _storage().delete(name)
+
+
+def _storage() -> Storage:
+    return storages[ojs_settings.PAYLOAD_STORAGE]
+
+
 def get(value: Any) -> Any:
     """Return what a reference of this site refers to, or any other value as it is.
 
@@ -82,7 +141,7 @@ def get(value: Any) -> Any:
     if name is None:
         return value
     try:
-        with storages[ojs_settings.PAYLOAD_STORAGE].open(name) as file:
+        with _storage().open(name) as file:
             data = file.read()
     except FileNotFoundError:
         raise CodecError(f"The stored payload {name} does not exist any more.") from None

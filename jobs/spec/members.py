@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -698,15 +698,20 @@ class Members:
         cls._words = words | (rules or {})
 
     @classmethod
-    def refuse_others(cls, document: Document) -> None:
-        """
+    def refuse_others(cls, document: Document, *, also: Collection[str] = ()) -> None:
+        """Refuse a document with members that nobody would read, such as misspelt ones.
+
+        Args:
+            also: members that are accepted besides those that are declared.
+
         Raises:
-            InvalidRequest: the document has a member that is not declared.
+            InvalidRequest: the document has another member.
         """
         for member in document:
-            if member not in cls.names:
+            if member not in cls.names and member not in also:
                 known = ", ".join(cls.members)
-                raise refuse(member, f"There is no member '{member}'; there are {known}.")
+                shown = member[:80]
+                raise refuse(shown, f"There is no member '{shown}'; there are {known}.")
 
     @classmethod
     def demand(cls, document: Document) -> None:

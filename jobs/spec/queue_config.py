@@ -28,12 +28,11 @@ from .members import (
     Number,
     Object,
     Schema,
-    Text,
     Texts,
     words,
 )
 from .retry import InvalidRetryPolicy, Policy, RetryPolicy
-from .validation import QUEUE_LENGTH, QUEUE_PATTERN
+from .validation import OpenQueue
 
 STRATEGIES = words("reject", "block", "drop_oldest")
 WARNING_THRESHOLD = 0.8
@@ -156,7 +155,7 @@ class Retention(Setting):
 
 
 class QueueName(Setting):
-    rule = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+    rule = OpenQueue()
 
 
 class Length(Setting):

@@ -109,6 +109,28 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     return {"key": key} | _limits(document, path)
 
 
+def refuse_misspelt(value: Any, path: str = "rate_limit") -> None:
+    """Refuse a job's `rate_limit` that has a member which no policy has.
+
+    Not for clients, whose policy may be newer than this server: in the site's own code it is a
+    misspelling.
+
+    Raises:
+        InvalidRequest: `details["field"]` names the member.
+    """
+    parts: tuple[tuple[Any, type[Members], str], ...] = ((value, JobLimits, path),)
+    if isinstance(value, dict):
+        parts += ((value.get("rate"), Rate, f"{path}.rate"),)
+        parts += ((value.get("throttle"), Throttle, f"{path}.throttle"),)
+    for document, members, place in parts:
+        for name in document if isinstance(document, dict) else ():
+            if name not in members.names:
+                known = ", ".join(members.members)
+                raise refuse(
+                    f"{place}.{name}", f"There is no {name!r} in '{place}'; there are {known}."
+                )
+
+
 def key_of_project(key: str, project: str) -> str:
     """Return the key by which a project's jobs are limited: no other project has it."""
     whole = f"{project}@{key}"

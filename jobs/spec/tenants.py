@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..conf import ojs_settings
 from ..errors import TenantRequired
 from . import rate_policy
 from .durations import format_duration
@@ -20,12 +21,15 @@ MEMBER = "tenant_id"
 HEADER = "X-OJS-Tenant"
 META_HEADER = "HTTP_X_OJS_TENANT"
 """The WSGI name of that header."""
-DEFAULT = "_default"
-"""The tenant of jobs without one, where tenants take turns or this one has limits (§15.3)."""
 PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
 LONGEST = 100
 MOST = 2**31 - 1
 MOST_PRIORITY = 100
+
+
+def default_tenant() -> str:
+    """The tenant of jobs without one, where tenants take turns or this one has limits (§15.3)."""
+    return ojs_settings.DEFAULT_TENANT
 
 
 def check_id(value: Any, place: str) -> str:
@@ -45,7 +49,7 @@ def check_id(value: Any, place: str) -> str:
 
 def check_name(value: str, place: str = "tenant_id") -> str:
     """The same, or the default tenant."""
-    return value if value == DEFAULT else check_id(value, place)
+    return value if value == default_tenant() else check_id(value, place)
 
 
 class TenantLimits(Members, closed=True, about="`null` removes a limit."):

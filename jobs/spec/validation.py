@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, MetadataTooLarge, Unsupported
-from . import fields, rate_policy
+from . import fields, rate_policy, reserved
 from .durations import LONGEST
 from .fields import Document, refuse
 from .identifiers import UUID7_PATTERN, uuid7
@@ -95,10 +95,38 @@ SYSTEM_MANAGED = frozenset(
 
 
 class QueueNames(Texts):
-    """A list of queue names (OJS core §5.1)."""
+    """The queues that a worker serves (OJS core §5.1)."""
 
     def __init__(self, about: str = "", **words: Any) -> None:
         super().__init__(about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, **words)
+
+    def check(self, value: Any, place: str) -> list[str]:
+        names = super().check(value, place)
+        reserved.refuse_queues(names, place)
+        return names
+
+
+class OpenQueue(Text):
+    """The queue of a new job: any but those of this server's own jobs."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        super().__init__(about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, **words)
+
+    def check(self, value: Any, place: str) -> str:
+        name = super().check(value, place)
+        if name in reserved.QUEUES:
+            raise reserved.refused_queue(name, place)
+        return name
+
+
+class OpenType(Text):
+    """The type of a new job: any but those of this server's own jobs."""
+
+    def check(self, value: Any, place: str) -> str:
+        name = super().check(value, place)
+        if name in reserved.TYPES:
+            raise reserved.refused_type(name, place)
+        return name
 
 
 ID = Text(longest=64)
@@ -153,8 +181,17 @@ class Priority(Integer):
         super().__init__(about, least=PRIORITIES[0], most=PRIORITIES[1], **words)
 
     def check(self, value: Any, place: str) -> int:
-        level = LEVELS.get(value) if type(value) is str else None
-        return super().check(value, place) if level is None else level
+        if type(value) is not str:
+            return super().check(value, place)
+        if value not in LEVELS:
+            raise refuse(
+                place,
+                f"The '{place}' field must be a number from {self.least} to {self.most} or one of "
+                f"{', '.join(LEVELS)}, not {value[:80]!r}.",
+                validation="enum",
+                allowed=list(LEVELS),
+            )
+        return LEVELS[value]
 
     def rules(self) -> Schema:
         return {"anyOf": [super().rules(), {"type": "string", "enum": list(LEVELS)}]}
@@ -163,7 +200,7 @@ class Priority(Integer):
 class Options(TimeLimits):
     """Options of a job, beside `type` and `args` or in `options`."""
 
-    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
+    queue = OpenQueue().default("default")
     priority = Priority("Higher first; `HIGH` is 10, `NORMAL` 0, `LOW` -10.").default(0)
     timeout = Period(
         in_milliseconds="The longest execution; 0: no limit for this job.",
@@ -202,7 +239,7 @@ class Envelope(
 ):
     specversion = SpecVersion("`1.0`")
     id = ClientId("A UUIDv7; if it is left out, the server generates one.")
-    type = Text(
+    type = OpenType(
         "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
         pattern=WIRE_TYPE_PATTERN,
         longest=TYPE_LENGTH,
@@ -224,13 +261,13 @@ class Envelope(
 class SiteEnvelope(Members):
     """Of a job that a site's own code describes, and of AGQ's."""
 
-    type = Text(pattern=TYPE_PATTERN, longest=TYPE_LENGTH).required()
+    type = OpenType(pattern=TYPE_PATTERN, longest=TYPE_LENGTH).required()
 
 
 class ClassEnvelope(Members):
     """Of a document converted from another protocol's request."""
 
-    type = Text(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
+    type = OpenType(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
 
 
 TYPES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -27,6 +27,7 @@ from .members import Array, Choice, Members, Object, Schema, Text, Texts, words
 from .validation import (
     CLASS_PATTERN,
     OPTION_NAMES,
+    TAKEN,
     WIRE_TYPE_PATTERN,
     Envelope,
     NestedOptions,
@@ -107,7 +108,7 @@ class Nodes(Array):
         return super().rules() | {"minItems": 1}
 
 
-class Callbacks(Members):
+class Callbacks(Members, closed=True):
     on_complete = Object(of=StepRequest)
     on_success = Object(of=StepRequest)
     on_failure = Object(of=StepRequest)
@@ -116,6 +117,7 @@ class Callbacks(Members):
 class WorkflowRequest(
     Members,
     component="NewWorkflow",
+    closed=True,
     about="A chain, saga or graph has `steps`, a group or batch `jobs`.",
 ):
     type = Text(schema={"enum": WorkflowType.values}).default(WorkflowType.DAG.value)
@@ -140,6 +142,16 @@ NODES = {
     "saga": WorkflowRequest.steps,
 }
 """Type of a workflow → the member with its jobs."""
+ONLY_OF = {
+    WorkflowRequest.steps.name: ("chain", "dag", "saga"),
+    WorkflowRequest.jobs.name: ("group", "batch"),
+    WorkflowRequest.callbacks.name: ("batch",),
+}
+"""Member → the types of workflows that have it."""
+SET_BY_SYSTEM = frozenset({"state", "metadata"})
+"""Members of a workflow that are ignored if a client sends them (OJS workflows §3.1)."""
+NAMESPACED = re.compile(r"(x|ext)[_-]|[^.:]+[.:]")
+"""How a member begins that belongs to a client or an extension."""
 
 
 @dataclass(slots=True)
@@ -187,6 +199,7 @@ def plan_of(
     """
     check = partial(new_job, now=now, type_pattern=type_pattern)
     plan = _plan(document, "$", check, {}, depth=1)
+    _refuse_others(document, "$")
     limit = ojs_settings.MAX_BATCH
     if plan.job_count > limit:
         raise refuse("$", f"A workflow may have at most {limit} jobs, not {plan.job_count}.")
@@ -194,6 +207,43 @@ def plan_of(
     if given and UUID7_PATTERN.fullmatch(given.lower()):
         plan.id = UUID(given.lower())
     return plan
+
+
+def _refuse_others(document: Mapping[str, Any], path: str, *, also: Collection[str] = ()) -> None:
+    """Refuse members of a valid workflow that would be ignored, such as misspelt ones.
+
+    Stored workflows are read without this: earlier versions accepted such members.
+    """
+    kind = document.get("type") or WorkflowRequest.type.absent
+    with _place(path):
+        WorkflowRequest.refuse_others(document, also=SET_BY_SYSTEM.union(also))
+    for name, kinds in ONLY_OF.items():
+        if document.get(name) and kind not in kinds:
+            raise refuse(f"{path}.{name}", f"A {kind} has no '{name}'.")
+    nodes = NODES[kind].name
+    for index, node in enumerate(document[nodes]):
+        place = f"{path}.{nodes}[{index}]"
+        if node.get("compensate") is not None:
+            _refuse_others_of_step(node["compensate"], f"{place}.compensate")
+        inner = {"type": node["job_type"], **node} if node.get("job_type") else node
+        if _is_workflow(inner):
+            _refuse_others(inner, place, also=(*COMPENSATION, "job_type"))
+        else:
+            _refuse_others_of_step(node, place)
+    for name, callback in (document.get("callbacks") or {}).items():
+        if callback is not None:
+            _refuse_others_of_step(callback, f"{path}.callbacks.{name}")
+
+
+def _refuse_others_of_step(document: Mapping[str, Any], path: str) -> None:
+    """Refuse unknown members of a step or callback.
+
+    Those of a job are stored and returned with it (OJS core §5.5.4); but a step whose `depends_on`
+    is misspelt would run too early. So here they need a prefix (core §11.10).
+    """
+    foreign = [name for name in document if NAMESPACED.match(name)]
+    with _place(path):
+        StepRequest.refuse_others(document, also=TAKEN.union(foreign))
 
 
 def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
@@ -431,10 +481,8 @@ def _callbacks(
     given = document.get("callbacks")
     if type(given) is not dict:
         raise refuse(place, "A batch must have callbacks.")
-    unknown = sorted(given.keys() - Callbacks.names)
-    if unknown:
-        known = ", ".join(Callbacks.members)
-        raise refuse(f"{place}.{unknown[0][:80]}", f"Callbacks are {known}.")
+    with _place(place):
+        Callbacks.refuse_others(given)
     wanted = {name: given[name] for name in Callbacks.members if given.get(name) is not None}
     if not wanted:
         raise refuse(place, "A batch must have at least one callback; without any, use a group.")

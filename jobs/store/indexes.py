@@ -2,6 +2,8 @@
 
 A migration with these must set `atomic = False`. One that was interrupted may be run again: an
 index that is there already stays, and an invalid one, which PostgreSQL leaves behind, is made anew.
+
+PostgreSQL cannot do this for a partitioned table: there, an index locks out writers as usual.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 from django.db.migrations.operations import AddIndex, RemoveIndex
 
+PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
 VALIDITY = """
     SELECT index.indisvalid
       FROM pg_index AS index
@@ -42,9 +45,6 @@ class _Editor:
 
     def __init__(self, editor: Any) -> None:
         self.editor = editor
-        self.concurrently = (
-            {"concurrently": True} if editor.connection.vendor == "postgresql" else {}
-        )
 
     @property
     def connection(self) -> Any:
@@ -53,17 +53,29 @@ class _Editor:
     def add_index(self, model: Any, index: Any) -> None:
         valid = self._validity(model, index.name)
         if valid is False:
-            self.editor.remove_index(model, index, **self.concurrently)
+            self.editor.remove_index(model, index, **self._how(model))
         if not valid:
-            self.editor.add_index(model, index, **self.concurrently)
+            self.editor.add_index(model, index, **self._how(model))
 
     def remove_index(self, model: Any, index: Any) -> None:
-        self.editor.remove_index(model, index, **self.concurrently)
+        self.editor.remove_index(model, index, **self._how(model))
+
+    @property
+    def _is_postgresql(self) -> bool:
+        return bool(self.connection.vendor == "postgresql")
+
+    def _how(self, model: Any) -> dict[str, bool]:
+        if not self._is_postgresql:
+            return {}
+        with self.connection.cursor() as cursor:
+            cursor.execute(PARTITIONED, [self.editor.quote_name(model._meta.db_table)])
+            row = cursor.fetchone()
+        return {} if row and row[0] else {"concurrently": True}
 
     def _validity(self, model: Any, name: str) -> bool | None:
         """Return whether the index was built to its end; None if there is none."""
         with self.connection.cursor() as cursor:
-            if not self.concurrently:
+            if not self._is_postgresql:
                 table = model._meta.db_table
                 known = self.connection.introspection.get_constraints(cursor, table)
                 return True if name in known else None

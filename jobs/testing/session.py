@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -119,6 +120,7 @@ class Session(Place):
         self.clock = Clock()
         self._database = Database(self.clock)
         self._rows: dict[UUID, Job] | None = None
+        self._told_of = threading.local()
 
     @property
     def jobs(self) -> list[TestJob]:
@@ -157,10 +159,30 @@ class Session(Place):
         with self.inside():
             engine.enqueue(new)
         if self.runs_inline:
-            for job in new:
-                if job.existing is None:
+            made = [job for job in new if job.existing is None]
+            held = self._held()
+            if held is not None:
+                held += made
+            else:
+                for job in made:
                     self._run(job)
         return new
+
+    @contextlib.contextmanager
+    def announcing(self) -> Iterator[None]:
+        around = self._held()
+        held: list[NewJob] = []
+        self._told_of.jobs = held
+        try:
+            yield
+        finally:
+            self._told_of.jobs = around
+        for job in held:
+            self._run(job)
+
+    def _held(self) -> list[NewJob] | None:
+        """The jobs that this thread is telling of."""
+        return getattr(self._told_of, "jobs", None)
 
     def began(self, workflow: Any) -> None:
         if self.runs_inline:

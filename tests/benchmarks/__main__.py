@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals
+from . import goals, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
@@ -29,9 +29,13 @@ from .servers import ROOT, environment
 
 DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
-PARTS = (SUITE, "peers", "worker", "pages", "waiting")
+REFERENCE = "reference"
+SOAK = "soak"
+USUAL = (SUITE, "peers", "worker", "pages", "waiting")
+ON_REQUEST = (REFERENCE, SOAK)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of waiting connections."""
+of waiting connections. Only if they are named: the reference server, an hour of steady load."""
+PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
@@ -59,9 +63,16 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", action="append", default=[], help="part of a name or group; may be repeated"
     )
     parser.add_argument(
-        "--part", action="append", choices=PARTS, help="may be repeated (default: all of them)"
+        "--part",
+        action="append",
+        choices=PARTS,
+        help="may be repeated (default: all but reference and soak)",
     )
-    parser.add_argument("--folder", type=Path, help="where the environment of the peers is kept")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the environment of the peers is kept, or the reference server's programs are",
+    )
     parser.add_argument(
         "--join",
         action="append",
@@ -83,6 +94,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    soak.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -127,7 +139,8 @@ def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
         return ()
     # A selection by name applies only to the suite, and only that is quick.
     only_suite = options.only or options.quick or options.smoke
-    return tuple(options.part or ((SUITE,) if only_suite else PARTS))
+    # The reference server must be built first (`--folder`).
+    return tuple(options.part or ((SUITE,) if only_suite else USUAL))
 
 
 def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
@@ -140,9 +153,14 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += ["--folder", str(options.folder)] if options.folder else []
         elif part == "worker":
             command += ["--idle", "--url", url, "--json", str(file)]
+        elif part == REFERENCE:
+            command += ["--url", url, "--json", str(file), "--folder", str(options.folder)]
+            command += _for_reference(options)
         elif part == "waiting":
             command += ["--url", url, "--json", str(file)]
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
+        elif part == SOAK:
+            command += ["--url", url, "--json", str(file), *soak.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.
@@ -199,6 +217,13 @@ def _for_both(options: argparse.Namespace) -> list[str]:
     return [*given, f"--processes={options.processes}"]
 
 
+def _for_reference(options: argparse.Namespace) -> list[str]:
+    names = ("rounds", "seconds", "threads")
+    given = [f"--only={word}" for word in options.only]
+    given += [f"--{name}={getattr(options, name)}" for name in names if getattr(options, name)]
+    return [*given, f"--processes={options.processes}"]
+
+
 def main() -> None:
     stop_when_asked()
     if "--peers" in sys.argv:
@@ -212,6 +237,8 @@ def main() -> None:
     if options.beside:
         print(compare(options.beside, options.rounds or ROUNDS_BESIDE, _for_both(options)))
         return
+    if REFERENCE in (options.part or ()) and options.folder is None:
+        sys.exit("The part 'reference' needs the option --folder.")
     everything: dict[str, list[dict[str, Any]]] = {}
     for file in options.join:
         for kind, documents in json.loads(file.read_text()).items():

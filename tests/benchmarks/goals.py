@@ -24,12 +24,20 @@ from .places import (
     LOGINS,
     PAGES,
     RECOVERY,
+    REFERENCE,
+    SOAK,
+    THEIRS,
     WAITING,
+    at_the_end,
     bare,
     group_of,
     of_clients,
     of_interface,
     of_many,
+    of_reference,
+    ours,
+    recovered,
+    with_past,
 )
 from .results import Results
 
@@ -231,7 +239,65 @@ BESIDE_WSGI = tuple(
     )
     for clients in some
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING)
+LEVEL = (
+    *(
+        Goal(
+            f"{kind} p99 of the last ten minutes: of the first",
+            (SOAK, at_the_end(f"{kind}, p99")),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "size at most in the last third: of the second", (SOAK, at_the_end("size")), None, 1.1, True
+    ),
+    *(
+        Goal(
+            f"{kind} p99 two minutes after an idle transaction: of before",
+            (SOAK, recovered(kind)),
+            None,
+            1.3,
+            at_most=True,
+        )
+        for kind in ("enqueue", "fetch", "ack", "beat")
+    ),
+    Goal(
+        "fetch p50 with 10,000,000 finished jobs: of without",
+        (SOAK, with_past(10_000_000)),
+        None,
+        1.1,
+        at_most=True,
+    ),
+)
+BESIDE_REFERENCE = tuple(
+    Goal(
+        of_reference(f"of the {THEIRS}", name, connections),
+        tuple(
+            (REFERENCE, of_reference(ours(processes), name, connections)) for processes in (1, 2)
+        ),
+        (REFERENCE, of_reference(THEIRS, name, connections)),
+        wanted,
+    )
+    for name, connections, wanted in (
+        ("enqueue 1", 8, 1.0),
+        ("enqueue 1", 1, 0.8),
+        ("enqueue 100", 4, 1.9),
+        (ONE_BY_ONE, 8, 8.0),
+        ("heartbeat, no jobs", 8, 0.8),
+        ("heartbeat, no jobs", 32, 0.8),
+    )
+)
+GOALS = (
+    *IN_PROCESS,
+    *OVER_HTTP,
+    *AT_SCALE,
+    *BESIDE_WSGI,
+    *WHILE_WAITING,
+    *LEVEL,
+    *BESIDE_REFERENCE,
+)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

@@ -18,6 +18,9 @@ BODIES = "unfinished bodies"
 LOGINS = "unfinished logins"
 GONE = "fetches that left"
 ENDED = "fetches at SIGTERM"
+SOAK = "A steady load, two server processes"
+REFERENCE = "Beside the reference server, one load client"
+THEIRS = "reference server"
 
 
 def group_of(processes: int) -> str:
@@ -33,6 +36,15 @@ def of_clients(name: str, clients: int) -> str:
     return f"{name}, {clients} client{'s' if clients > 1 else ''}"
 
 
+def ours(processes: int) -> str:
+    return f"runhttp, {processes} {in_words(processes)}"
+
+
+def of_reference(server: str, name: str, connections: int) -> str:
+    plural = "s" if connections > 1 else ""
+    return f"{name}, {connections} connection{plural}: {server}"
+
+
 def bare(count: int, connections: int) -> str:
     plural = "s" if connections > 1 else ""
     return f"pgbench: claim + ack {count}, {connections} connection{plural}"
@@ -44,3 +56,15 @@ def of_many(count: int, what: str, measure: str) -> str:
 
 def in_words(number: int) -> str:
     return f"process{'es' if number > 1 else ''}"
+
+
+def at_the_end(what: str) -> str:
+    return f"{what}: at the end, of before"
+
+
+def recovered(kind: str) -> str:
+    return f"{kind}, p99: two minutes after an idle transaction, of before"
+
+
+def with_past(jobs: int) -> str:
+    return f"fetch, p50: with {jobs:,} finished jobs, of without"

@@ -42,6 +42,15 @@ WHILE_WAITING = {
 }
 
 
+OF_A_STEADY_LOAD = {
+    "peak",
+    "rate",
+    "throughput",
+    "fetch, p99",
+    "fetch, p50: with 20 finished jobs, of without",
+}
+
+
 def test_every_benchmark_runs_and_is_reported(tmp_path):
     kind = KINDS[connection.vendor]
     file = tmp_path / "results.json"
@@ -76,6 +85,24 @@ def test_what_waits_is_measured_in_each_way(tmp_path):
     results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= WHILE_WAITING, done.stderr
     assert "5,000 waiting fetches: memory" in done.stdout
+
+
+@pytest.mark.postgres
+def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "soak"]
+    command += ["--partitioned", "--json", str(file)]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    results = json.loads(file.read_text()).get("postgres", [])
+    assert {result["name"] for result in results} >= OF_A_STEADY_LOAD, done.stderr
+    minutes = [line for line in done.stderr.splitlines() if line[:6].strip().isdigit()]
+    assert len(minutes) == 6, done.stderr
+    assert sum("a transaction is idle" in line for line in minutes) == 1
+    judged = [line for line in done.stdout.splitlines() if "p99 of the last ten minutes" in line]
+    assert len(judged) == 4, done.stdout
 
 
 @pytest.mark.postgres

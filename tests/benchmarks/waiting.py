@@ -92,7 +92,7 @@ class Line:
     ) -> None:
         self.reader = reader
         self._key = key
-        self._queue = queue
+        self.queue = queue
         self._writer = writer
 
     def write(self, method: str, path: str, body: bytes = b"", *, missing: int = 0) -> None:
@@ -124,12 +124,12 @@ class Line:
         return await self.reply()
 
     async def enqueue(self, number: int) -> str:
-        job = {"type": "bench.noop", "queue": self._queue, "args": [number]}
+        job = {"type": "bench.noop", "queue": self.queue, "args": [number]}
         return cast(str, (await self.post("jobs", job))["job"]["id"])
 
     def ask(self, worker_id: str, acks: list[str] | None = None, wait_ms: int = WAIT_MS) -> None:
         """Acknowledge jobs and wait for others, without parsing them."""
-        body: dict[str, Any] = {"worker_id": worker_id, "queues": [self._queue]}
+        body: dict[str, Any] = {"worker_id": worker_id, "queues": [self.queue]}
         body |= {"wait_ms": wait_ms, "acks": [{"job_id": job_id} for job_id in acks or ()]}
         self.write("POST", "/ojs/v1/workers/fetch", json.dumps(body).encode())
 

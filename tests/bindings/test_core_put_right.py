@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.models import CronJob, RateLimit, Workflow
+from jobs.models import CronJob, Job, RateLimit, Workflow
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.ojs_client import OJSClient, refusal
 from workers.models import Worker
@@ -141,6 +141,38 @@ def test_it_is_refused_on_the_fast_path_as_well(api, settings, is_fast):
     reply = api.see(f"jobs/{job_id}/result", wiat="true")
 
     assert refusal(reply)["details"]["field"] == "wiat"
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_an_enqueue_with_a_parameter_is_refused_and_stores_nothing(api, settings, is_fast):
+    settings.OJS = settings.OJS | {"FAST_PATH": is_fast}
+
+    reply = api.send("jobs?queue=mail", {"type": "a.b", "args": []})
+
+    error = refusal(reply)
+    assert (error["code"], error["details"]["field"]) == ("invalid_request", "queue")
+    assert error["message"] == "There is no parameter 'queue'; this endpoint takes none."
+    assert not Job.objects.exists()
+
+
+def test_a_wrong_method_is_still_answered_as_one(api):
+    assert api.put("/ojs/v1/jobs?queue=mail").status_code == 405
+
+
+def test_a_query_with_too_many_parameters_is_the_clients_mistake(api):
+    reply = api.get(f"/ojs/v1/jobs?{'limit=1&' * 1001}")
+
+    assert refusal(reply)["code"] == "invalid_request"
+
+
+def test_metrics_have_the_format_that_is_asked_for(api):
+    """The public command line sends the parameter."""
+    accept = {"Accept": "application/openmetrics-text"}
+
+    found = api.get("/ojs/v1/metrics?format=prometheus", headers=accept)
+
+    assert (found.status_code, found["Content-Type"]) == (200, "text/plain")
+    assert refusal(api.see("metrics", format="json"))["details"]["field"] == "format"
 
 
 def test_pages_have_numbers_where_a_client_asks_for_them_so(api):

@@ -266,7 +266,79 @@ REFUSED = {
     ),
     "name no text": ({"type": "chain", "name": [], "steps": [job()]}, "$.name"),
     "options no object": ({"type": "chain", "options": [], "steps": [job()]}, "$.options"),
+    "misspelt member": ({"type": "group", "jobs": [job()], "calbacks": {}}, "$.calbacks"),
+    "callbacks of a group": (
+        {"type": "group", "jobs": [job()], "callbacks": {"on_complete": job()}},
+        "$.callbacks",
+    ),
+    "jobs of a chain": ({"type": "chain", "steps": [job()], "jobs": [job()]}, "$.jobs"),
+    "misspelt dependency": (
+        {"name": "g", "steps": [*graph(a=[]), job() | {"id": "b", "depend_on": ["a"]}]},
+        "$.steps[1].depend_on",
+    ),
+    "misspelt member of a job": (
+        {"type": "group", "jobs": [job() | {"pririty": 1}]},
+        "$.jobs[0].pririty",
+    ),
+    "misspelt member deep inside": (
+        {"type": "chain", "steps": [{"type": "group", "jobs": [job() | {"agrs": []}]}]},
+        "$.steps[0].jobs[0].agrs",
+    ),
+    "misspelt member of a nested workflow": (
+        {"type": "chain", "steps": [{"type": "group", "jobs": [job()], "nmae": "x"}]},
+        "$.steps[0].nmae",
+    ),
+    "misspelt member of a callback": (
+        {"type": "batch", "jobs": [job()], "callbacks": {"on_failure": job() | {"arg": 1}}},
+        "$.callbacks.on_failure.arg",
+    ),
+    "misspelt member of a compensation": (
+        {"type": "chain", "steps": [job() | {"compensate": job() | {"optoins": {}}}]},
+        "$.steps[0].compensate.optoins",
+    ),
 }
+
+
+def test_the_refusal_of_a_misspelt_member_names_those_there_are(api):
+    error = refusal(api.send("workflows", {"type": "group", "jobs": [job()], "calbacks": {}}))
+
+    assert "callbacks" in error["message"]
+
+
+def test_everything_that_a_job_may_have_is_accepted_in_a_step(api):
+    step = {
+        "type": "step",
+        "specversion": "1.0",
+        "args": [],
+        "meta": {"a": 1},
+        "priority": 1,
+        "timeout": 5,
+        "retry": {"max_attempts": 2},
+        "state": "available",
+        "x_team": "billing",
+        "ext_ml_model": "m",
+        "options": {"callback_type": "on_complete", "tags": ["a"]},
+    }
+    first = job() | {"name": "first"}
+    inner = {"type": "group", "name": "inner", "metadata": {}, "jobs": [first]}
+
+    create(api, type="chain", state="pending", metadata={"a": 1}, steps=[step, inner])
+
+    (found,) = api.fetch()
+    assert (found["x_team"], found["ext_ml_model"]) == ("billing", "m")
+
+
+def test_a_step_that_was_stored_with_a_foreign_member_still_runs(api):
+    """As earlier versions accepted it."""
+    chain = create(api, type="chain", steps=[job("a"), job("b")])
+    stored = Workflow.objects.get(pk=chain["id"])
+    stored.steps[1]["depend_on"] = ["a"]
+    Workflow.objects.filter(pk=stored.pk).update(steps=stored.steps)
+
+    run(api, 1)
+    run(api, 2)
+
+    assert look(api, chain)["state"] == "completed"
 
 
 @pytest.mark.parametrize("workflow", REFUSED)

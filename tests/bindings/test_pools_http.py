@@ -186,6 +186,43 @@ def test_a_new_limit_counts_the_jobs_that_run_already(api):
     assert not PoolPlace.objects.exists()
 
 
+def test_without_a_record_it_counts_those_of_the_workers_whose_labels_name_the_pool(api, settings):
+    settings.OJS = settings.OJS | {"RECORD_EVENTS": False}
+    pool(api)
+    WorkerFactory(worker_id="w1", labels=["pool:night"])
+    WorkerFactory(worker_id="w2", labels=["pool:day"])
+    JobFactory.create_batch(6, queue="a")
+    protocol.fetch(["a"], worker_id="w1", count=2)
+    protocol.fetch(["a"], worker_id="w2", count=2)
+
+    pool(api, concurrency=3)
+
+    assert len(protocol.fetch(["a"], worker_id="w1", count=9)) == 1
+
+
+def test_what_the_record_knows_of_a_job_counts_more_than_labels(api):
+    pool(api)
+    JobFactory.create_batch(5, queue="a")
+    protocol.fetch(["a"], worker_id="w1", count=2)
+    WorkerFactory(worker_id="w1", labels=["pool:night"])
+
+    pool(api, concurrency=3)
+
+    assert len(protocol.fetch(["a"], worker_id="w1", count=9)) == 3
+
+
+@pytest.mark.parametrize(("limit", "shown"), [({}, ">2<"), ({"concurrency": 4}, "2 / 4")])
+def test_the_page_and_the_api_agree_about_the_jobs_that_run(api, admin_client, limit, shown):
+    pool(api, **limit)
+    WorkerFactory(worker_id="w1", labels=["pool:night"])
+    JobFactory.create_batch(3, queue="a")
+
+    protocol.fetch(["a"], worker_id="w1", count=2)
+
+    assert api.see("admin/pools/night").json()["pool"]["active_jobs"] == 2
+    assert shown in admin_client.get("/admin/ojs_jobs/pool/night/change/").content.decode()
+
+
 def test_the_limit_of_a_pool_and_of_its_queues_hold_together(api):
     pool(api, concurrency=3)
     put(api, f"{V1}/queues/a/config", {"concurrency": 1})

@@ -238,8 +238,10 @@ def test_a_soft_quota_records_and_accepts(api):
     assert Event.objects.get(type="tenant.limit_exceeded").data["soft"] is True
 
 
-def test_the_default_tenant_may_have_limits_too(api):
-    put(api, f"{TENANTS}/_default/limits", {"max_queue_depth": 1})
+@pytest.mark.parametrize("name", ["_default", "house"])
+def test_the_default_tenant_may_have_limits_too(api, settings, name):
+    settings.OJS = settings.OJS | {"DEFAULT_TENANT": name}
+    put(api, f"{TENANTS}/{name}/limits", {"max_queue_depth": 1})
     api.pushed()
 
     assert code(api.push()) == (429, "TENANT_LIMIT_EXCEEDED")

@@ -91,6 +91,7 @@ def configure() -> None:
     engine.tenants.configure("acme", {"max_queue_depth": 50_000, "fairness_weight": 5})
     pool = {"queues": ["reports", "mail"], "strategy": "weighted", "weights": {"mail": 3}}
     engine.pools.configure("night", read_pool(pool, "night"))
+    engine.bulk_operations.start("retry", {"queue": "no such"}, actor=OPS, reason="Bad release")
     marks.add(OPS, "deployment", "shop/4.2")
     for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
         make_key(name, scopes=scopes)

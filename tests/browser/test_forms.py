@@ -73,7 +73,9 @@ def test_without_script_a_cron_job_is_made_and_shows_its_next_runs(log_in):
 
     page.click("[name=_continue]")
 
-    assert page.locator("[data-ojs-preview] li").count() == 7
+    runs = page.locator("[data-ojs-preview] li")
+    runs.first.wait_for()
+    assert runs.count() == 7
 
 
 def test_a_type_with_a_schema_has_inputs_that_fill_its_arguments(log_in):

@@ -30,6 +30,7 @@ MADE_BY_HAND = (
     "cronjob",
     "mark",
     "alertrule",
+    "bulkoperation",
     "webhooksubscription",
 )
 """Models whose rows are added in a form; for others it is refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections import Counter
 from contextlib import ExitStack
 
@@ -13,10 +14,11 @@ from jobs.models import Event
 from jobs.store import clock
 from tests.concurrency.threads import together
 from tests.processes import eventually
+from tests.workers import deliveries
 from tests.workers.receiver import receiving
+from workers.chores import webhook_worker
 from workers.models import WebhookDelivery, WebhookSubscription
-from workers.outbox import sending
-from workers.webhooks import delivery, fan_out
+from workers.webhooks import fan_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,7 +58,7 @@ def test_a_receiver_that_never_answers_holds_up_no_other():
         happen()
         fan_out.fan_out()
 
-        with sending(delivery.outbox):
+        with webhook_worker.hosted():
             eventually(lambda: not answering.deliveries.pending().exists())
             left = hanging.deliveries.pending().count()
             # Its connections are reset, so that no thread waits for it any longer.
@@ -73,13 +75,13 @@ def test_several_processes_write_and_send_each_delivery_once():
         happen()
 
         def work() -> None:
-            for _ in range(20):
+            name = f"postman-{threading.get_ident()}"
+            for _ in range(5):
                 fan_out.fan_out()
-                attempts = delivery.take(9, ())
-                delivery.note([delivery.send(attempt) for attempt in attempts])
+                deliveries.run_waiting(name)
 
         together(work, work, work)
-        delivery.outbox.once()
+        webhook_worker.run_waiting()
 
     assert WebhookDelivery.objects.count() == EVENTS
     assert set(WebhookDelivery.objects.values_list("state", flat=True)) == {"delivered"}

@@ -53,6 +53,15 @@ def test_the_task_of_the_page_runs(page, db):
         }
     else:
         assert delivered == [7, 8]
+    if page.stem == "django-q2":
+        from django_q.models import OrmQ
+
+        (waiting,) = OrmQ.objects.all()
+        assert (waiting.key, waiting.func(), waiting.task["args"]) == (
+            "mail",
+            "shop.tasks.confirm",
+            (7,),
+        )
 
 
 def test_schedules_of_django_q2_become_an_option(db, capsys, settings):

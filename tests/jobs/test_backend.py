@@ -271,6 +271,8 @@ def test_a_task_may_have_a_retry_policy_of_its_own(shop):
         ({"timeout": float("inf")}, "100 years at most"),
         ({"retry": 5}, "must be a dictionary"),
         ({"retry": {"max_atempts": 5}}, "no 'max_atempts' in a policy"),
+        ({"unique": {"keyz": ["args"]}}, "no member 'keyz'"),
+        ({"rate_limit": {"key": "a", "concurency": 1}}, "no 'concurency' in 'rate_limit'"),
         ({"versions": ["2.0"]}, "no range of versions"),
         ({"timeout": 0}, "timeout must be more than zero"),
         ({"retry": {"max_attempts": -1}}, "max_attempts"),
@@ -529,7 +531,7 @@ def test_queues_may_have_names_that_ojs_does_not_have(settings):
 
 
 @pytest.mark.parametrize(
-    "names", [{"My_Queue": "Also_None"}, {"a_b": "same", "c_d": "same"}, {"a_b": 3}]
+    "names", [{"My_Queue": "Also_None"}, {"a_b": "same", "c_d": "same"}, {"a_b": 3}, ["a_b"]]
 )
 def test_a_wrong_name_of_a_queue_is_reported(settings, names):
     ours = TASKS["default"]

@@ -186,6 +186,20 @@ def test_in_a_batch_each_stands_for_itself(api):
     assert Job.objects.count() == 2
 
 
+def test_the_answer_to_a_batch_says_how_much_more_may_come(api, settings):
+    """As the answer to one event does."""
+    rate = {"key": "ci", "rate": {"limit": 5, "period": "PT1H"}}
+    (trigger,) = [each for each in TRIGGERS if each["job_type"] == "ci.run_pipeline"]
+    limited = trigger | {"name": "limited", "options": {"rate_limit": rate}, "match": {}}
+    settings.OJS = settings.OJS | {"CLOUDEVENTS_TRIGGERS": [limited]}
+
+    single = structured(api, STRIPE)
+    several = api.send("jobs", [STRIPE | {"id": "2"}, 17], content_type=cloudevents.BATCHED)
+
+    assert (single.status_code, several.status_code) == (201, 207)
+    assert single["X-RateLimit-Limit"] == several["X-RateLimit-Limit"] == "5"
+
+
 def test_a_request_of_the_binding_itself_stays_one_whatever_its_headers(api):
     job = {"type": "email.send", "args": []}
 

@@ -480,11 +480,24 @@ def test_a_misspelt_name_is_no_name():
     assert {"enqueue", "get", "wait"} <= set(dir(jobs))
 
 
-@pytest.mark.django_db
-def test_a_misspelt_key_of_a_policy_is_refused():
-    with pytest.raises(InvalidRequest, match="max_atempts") as refusal:
-        jobs.enqueue("email.send", retry={"max_atempts": 5})
-    assert refusal.value.details["field"] == "retry.max_atempts"
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"retry": {"max_atempts": 5}}, "retry.max_atempts"),
+        ({"unique": {"keyz": ["args"]}}, "unique.keyz"),
+        ({"rate_limit": {"key": "a", "concurency": 1}}, "rate_limit.concurency"),
+        (
+            {"rate_limit": {"key": "a", "rate": {"limit": 1, "period": "PT1S", "windw": "fixed"}}},
+            "rate_limit.rate.windw",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_misspelt_key_of_a_policy_is_refused(fake_jobs, options, place):
+    with pytest.raises(InvalidRequest, match=place.rpartition(".")[2]) as refusal:
+        jobs.enqueue("email.send", **options)
+    assert refusal.value.details["field"] == place
+    assert testing.all_enqueued() == []
 
 
 @pytest.mark.django_db

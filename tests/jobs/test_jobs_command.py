@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,36 @@ def test_jobs_are_cancelled_by_id_and_by_condition():
     assert {action.verb for action in OperatorAction.objects.all()} == {"cancel_job"}
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cancel", "--queue", "b"), ["2 cancelled", "3 cancelled", "           ", ""]),
+        (("erase", "--meta", "customer=c-17"), ["2 erased", "3 erased", "        ", ""]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_long_command_shows_how_far_it_is(monkeypatch, words, said):
+    monkeypatch.setattr("jobs.management.commands.jobs.BATCH", 2)
+    monkeypatch.setattr("jobs.engine.erasure.BATCH", 2)
+    made = [jobs.enqueue("a", queue="b", meta={"customer": "c-17"}) for _ in range(3)]
+    if words[0] == "erase":
+        for job in made:
+            job.cancel()
+    terminal, file = Terminal(), io.StringIO()
+
+    call_command("jobs", *words, stdout=io.StringIO(), stderr=terminal)
+
+    # The last one makes room for the result, which is written to the same line.
+    assert terminal.getvalue().split("\r")[1:] == said
+    call_command("jobs", "cancel", "--queue", "b", stdout=io.StringIO(), stderr=file)
+    assert file.getvalue() == ""
+
+
 def test_discarded_jobs_are_retried_and_no_others():
     dead = JobFactory(state="discarded", finished_at=jobs.enqueue("a").created_at, dead_letter=True)
 
@@ -130,6 +161,26 @@ def test_the_tail_shows_what_happened():
         for line in run("tail", "--once", "--type", "email.send", "--json").splitlines()
     ]
     assert event["type"] == "job.enqueued"
+
+
+def test_the_tail_goes_on_until_it_is_interrupted(monkeypatch):
+    jobs.enqueue("before")
+
+    class Pause:
+        happens = iter(["one", "two"])
+
+        def wait(self, seconds: float) -> None:
+            kind = next(self.happens, None)
+            if kind is None:
+                raise KeyboardInterrupt
+            jobs.enqueue(kind)
+
+    waits = SimpleNamespace(Event=Pause)
+    monkeypatch.setattr("jobs.management.commands.jobs.threading", waits)
+
+    lines = run("tail", "--last", "0").splitlines()
+
+    assert [line.split()[3] for line in lines] == ["one", "two"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

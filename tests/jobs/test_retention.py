@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from jobs import engine
 from jobs.models import Event, Job, JobError, RefusedFinish
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
+from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 DAY = 86_400
@@ -121,3 +123,13 @@ def test_events_and_refused_finishes_are_kept_for_a_week(db):
     assert [event.subject for event in Event.objects.all()] == ["6 days"]
     assert [refusal.worker_id for refusal in RefusedFinish.objects.all()] == ["6 days"]
     assert engine.prune_events() == 0
+
+
+@pytest.mark.skipif(connection.vendor == "postgresql", reason="about other databases")
+def test_only_postgresql_has_partitions_of_events(db):
+    with pytest.raises(
+        CommandError, match=r"^Only PostgreSQL can partition the record of events\.$"
+    ):
+        call_command("partitionevents")
+
+    assert engine.event_partitions.make_ahead() == 0

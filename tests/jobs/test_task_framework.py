@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -83,14 +84,29 @@ def ours(settings):
     settings.TASKS = TASKS | {"other": TASKS["default"] | {"QUEUES": ["slow"]}}
 
 
+MODES = {"fake": testing.fake, "inline": testing.inline}
+
+
 @pytest.fixture(params=["fake", "database"])
 def place(request):
     """In memory, as in the tests of a site, and in the database."""
-    if request.param == "fake":
-        with testing.fake():
-            yield
-    else:
+    with in_place(request):
+        yield
+
+
+@pytest.fixture(params=["fake", "inline", "database"])
+def place_of_success(request):
+    """`inline()` as well, out of which the errors of tasks come."""
+    with in_place(request):
+        yield
+
+
+@contextmanager
+def in_place(request):
+    mode = MODES.get(request.param)
+    if mode is None:
         request.getfixturevalue("db")
+    with mode() if mode else nullcontext():
         yield
 
 
@@ -199,7 +215,7 @@ def test_a_new_result_says_that_nothing_has_happened_yet(place):
     assert (result.args, result.kwargs) == ([1], {})
 
 
-def test_a_result_belongs_to_the_backend_it_was_enqueued_with(place):
+def test_a_result_belongs_to_the_backend_it_was_enqueued_with(place_of_success):
     result = same.using(backend="other", queue_name="slow").enqueue(1)
 
     assert result.backend == "other"
@@ -222,7 +238,7 @@ def test_arguments_that_json_does_not_have_are_a_type_error(place, value):
         same.enqueue(value=value)
 
 
-def test_every_call_is_a_job_of_its_own(place):
+def test_every_call_is_a_job_of_its_own(place_of_success):
     assert len({same.enqueue(1).id for _ in range(3)}) == 3
 
 
@@ -255,7 +271,7 @@ def test_the_twins_for_async_code(one):
 
 @pytest.mark.parametrize("value", [1, None, "text", [1, {"a": 2.5}], {"a": None}], ids=str)
 @pytest.mark.parametrize("one", [same, same_async], ids=lambda one: one.name)
-def test_a_task_that_succeeded(place, one, value):
+def test_a_task_that_succeeded(place_of_success, one, value):
     result = run(one.enqueue(value))
 
     assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, value)
@@ -265,7 +281,7 @@ def test_a_task_that_succeeded(place, one, value):
     assert result.last_attempted_at == result.started_at
 
 
-def test_none_is_a_value_too(place):
+def test_none_is_a_value_too(place_of_success):
     assert run(nothing.enqueue()).return_value is None
 
 
@@ -305,17 +321,17 @@ def test_a_value_that_json_does_not_have_is_a_type_error(place, kind):
 
 
 @pytest.mark.parametrize(("kind", "value"), [("bytes", "text"), ("tuple", [1, [2]])])
-def test_a_value_becomes_what_json_has(place, kind, value):
+def test_a_value_becomes_what_json_has(place_of_success, kind, value):
     assert run(returns.enqueue(kind)).return_value == value
 
 
-def test_a_task_with_a_context_is_given_it(place):
+def test_a_task_with_a_context_is_given_it(place_of_success):
     result = of_context.enqueue(key="a")
 
     assert run(result).return_value == [1, "RUNNING", {"key": "a"}, result.id]
 
 
-def test_a_result_is_found_by_its_id(place):
+def test_a_result_is_found_by_its_id(place_of_success):
     result = same.enqueue(1)
 
     assert same.get_result(result.id) == result
@@ -342,7 +358,7 @@ def test_a_result_is_read_again_only_when_asked(place):
     [((same, 1), TaskResultStatus.SUCCESSFUL), ((fails, "no"), TaskResultStatus.FAILED)],
     ids=["succeeds", "fails"],
 )
-def test_the_signals_and_their_lines(place, call, end, caplog):
+def test_the_signals_and_their_lines(place_of_success, call, end, caplog):
     heard = []
 
     def hear(signal, sender, task_result, **kwargs):
@@ -354,17 +370,22 @@ def test_the_signals_and_their_lines(place, call, end, caplog):
     called, argument = call
     try:
         with caplog.at_level(logging.DEBUG, FRAMEWORK):
-            result = called.enqueue(argument)
+            try:
+                result_id = called.enqueue(argument).id
+            except ValueError:
+                # Out of `inline()`.
+                (job,) = testing.all_enqueued()
+                result_id = str(job.id)
             testing.run_jobs()
     finally:
         for signal in signals:
             signal.disconnect(dispatch_uid="heard")
 
     begun = [(task_enqueued, "READY"), (task_started, "RUNNING"), (task_finished, end)]
-    assert heard == [(signal, OJSBackend, result.id, status) for signal, status in begun]
+    assert heard == [(signal, OJSBackend, result_id, status) for signal, status in begun]
     lines = [(line.levelname, line.message) for line in caplog.records if line.name == FRAMEWORK]
     last = "INFO" if end == TaskResultStatus.SUCCESSFUL else "ERROR"
-    about = f"Task id={result.id} path={called.module_path}"
+    about = f"Task id={result_id} path={called.module_path}"
     assert lines == [
         ("DEBUG", f"{about} enqueued backend=default"),
         ("INFO", f"{about} state=RUNNING"),

@@ -277,7 +277,10 @@ def test_named_priorities(name, priority):
 
 @pytest.mark.parametrize("name", ["", "high", "HIGHEST", "10"])
 def test_names_of_no_priority(name):
-    assert refusal(priority=name).details["field"] == "priority"
+    refused = refusal(priority=name)
+
+    assert refused.details["field"] == "priority"
+    assert "HIGH, NORMAL, LOW" in refused.message
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,78 @@ def test_requests_that_come_together_are_answered_each_for_itself(server, line):
     assert Job.objects.count() == 9
 
 
+ARRIVALS = {
+    "an enqueue": ("POST /ojs/v1/jobs HTTP/1.1", '{"type": "email.send", "args": [1]}', {}),
+    "a heartbeat": ("POST /ojs/v1/workers/heartbeat HTTP/1.1", '{"worker_id": "w"}', {}),
+    "a fetch": ("POST /ojs/v1/workers/fetch HTTP/1.1", '{"queues": ["empty"]}', {}),
+    "of HTTP/1.0": ("POST /ojs/v1/jobs HTTP/1.0", '{"type": "email.send", "args": [1]}', {}),
+    "the last one": ("POST /ojs/v1/jobs HTTP/1.1", "{}", {"Connection": "close"}),
+    "no JSON": ("POST /ojs/v1/jobs HTTP/1.1", "{", {}),
+    "another host": ("POST /ojs/v1/jobs HTTP/1.1", "{}", {"Host": "elsewhere.example"}),
+    "too large": ("POST /ojs/v1/jobs HTTP/1.1", f'{{"args": ["{20_000 * "a"}"]}}', {}),
+    "a slow verb": ("POST /ojs/v1/queues/default/pause HTTP/1.1", "{}", {}),
+    "no such path": ("POST /ojs/v1/nowhere HTTP/1.1", "{}", {}),
+    "a page": ("POST /admin/login/ HTTP/1.1", "username=a", {}),
+}
+
+
+@pytest.fixture
+def small_bodies(database_url, tmp_path):
+    environment = processes.environment(database_url, ALLOW_ANONYMOUS=1, MAX_BODY_SIZE=10_000)
+    with processes.server(tmp_path, environment, 2) as api:
+        yield api
+
+
+def test_requests_are_answered_alike_whether_they_arrive_whole_or_in_parts(small_bodies):
+    for name, (first, body, more) in ARRIVALS.items():
+        headers = {"Host": "127.0.0.1", "Content-Type": JSON, "X-Request-Id": "same"} | more
+        lines = [first, *(f"{header}: {text}" for header, text in headers.items())]
+        lines += [f"Content-Length: {len(body)}", "", body]
+        whole = "\r\n".join(lines).encode()
+        answers = []
+        for parts in ((whole,), (whole[:-1], whole[-1:])):
+            line = Line(small_bodies)
+            with line.socket:
+                for part in parts:
+                    line.socket.sendall(part)
+                    if part is not parts[-1]:
+                        # Read by the server before the rest is sent: it answers others later.
+                        small_bodies.get("health")
+                head = line.read_until(b"\r\n\r\n").decode()
+                length = int(re.search(r"content-length: (\d+)", head)[1])
+                while len(line.buffer) < length:
+                    line.buffer += line.socket.recv(2**16)
+                is_last = "close" in head
+                assert not is_last or line.socket.recv(1) == b""
+                answers.append((without_times(head), without_times(line.buffer.decode())))
+        assert answers[0] == answers[1], name
+
+
+def without_times(text: str) -> str:
+    """Without what differs from one request to the next."""
+    text = re.sub(r"date: [^\r]*", "", text)
+    text = re.sub(r'value="[A-Za-z0-9]{64}"|csrftoken=[^;]*;|expires=[^;]*;', "", text)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", text)
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
+
+
+def test_requests_sent_without_waiting_are_answered_in_their_order(server, line):
+    one = line()
+    bodies = [{"type": "email.send", "args": [number]} for number in range(3)]
+    sent = b"".join(
+        b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(text), text)
+        for text in (json.dumps(body).encode() for body in bodies)
+    )
+
+    one.socket.sendall(sent[:-5])
+    answered = [one.answer() for _ in range(2)]
+    one.socket.sendall(sent[-5:])
+    answered.append(one.answer())
+
+    assert [document["job"]["args"] for _, document in answered] == [[0], [1], [2]]
+
+
 def test_a_rolling_restart_loses_no_request_that_was_answered(database_url, tmp_path):
     """Two servers, stopped and started in turn under load, as in a deployment."""
     environment = processes.environment(database_url, ALLOW_ANONYMOUS=1)

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import re
+import socket
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.database import alias
 from tests.factories import ago
 from tests.once import once_is_enough
 from tests.processes import PATIENCE, environment, eventually, forked, free_port
+from tests.workers.deliveries import CARRYING, end_pauses
 from tests.workers.receiver import receiving
 from tests.workers.site import NOWHERE
 from workers.models import WebhookDelivery, Worker
@@ -53,6 +55,7 @@ class Site:
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self.folder = folder
+        self.reaper: Any = None
         shop = {"DJANGO_SETTINGS_MODULE": "tests.shop.settings", "SHOP_FOLDER": str(folder)}
         shop["DJANGO_SECRET_KEY"] = settings.SECRET_KEY
         self.environment = environment(database_url, **OPTIONS) | shop
@@ -112,7 +115,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
             return False
 
         eventually(is_there, lambda: server.output)
-        with made.process("runreaper"):
+        with made.process("runreaper") as made.reaper:
             yield made
 
 
@@ -127,7 +130,7 @@ def test_a_webhook_arrives_signed_although_its_receiver_fails_twice(site):
             for failure in ({"attempts__0__status": 503}, {"attempts__1__status": 500}):
                 # The next attempt would be made minutes later.
                 failed = WebhookDelivery.objects.pending().filter(**failure)
-                eventually(lambda failed=failed: failed.update(next_try_at=ago(1)))
+                eventually(lambda failed=failed: failed.exists() and end_pauses())
             eventually(WebhookDelivery.objects.filter(state="delivered").exists)
 
     deliveries = set()
@@ -142,6 +145,32 @@ def test_a_webhook_arrives_signed_although_its_receiver_fails_twice(site):
     found = site.get(f"webhooks/deliveries/{deliveries.pop()}")
     assert [each["status"] for each in found["attempts"]] == [503, 500, 200]
     assert found["status"] == "delivered"
+
+
+def test_a_webhook_arrives_although_the_process_that_sends_it_is_killed(site):
+    hooks = "webhooks/subscriptions"
+    with socket.create_server(("127.0.0.1", 0)) as silent, site.worker("--queues", "default"):
+        silent.settimeout(PATIENCE)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        hook = site.ask("POST", hooks, {"url": url, "events": ["job.completed"]}).json()
+        site.completes(site.enqueue("shop.noop"))
+        connection, _ = silent.accept()
+        with connection:
+            site.reaper.process.kill()
+            site.reaper.process.wait(PATIENCE)
+    (lost,) = WebhookDelivery.objects.all()
+    assert (lost.state, lost.tries) == ("pending", 1)
+    # Its heartbeats are long over.
+    assert CARRYING.active().update(reserved_until=ago(1)) == 1
+
+    # What recovers it sends nothing; a worker of the queue does.
+    recovering = site.process("runreaper", "--only", "expired-reservations")
+    sending = site.process("runjobworker", "--queues", "ojs.webhooks")
+    with receiving() as receiver, recovering, sending:
+        site.ask("PATCH", f"{hooks}/{hook['id']}", {"url": receiver.at()}).raise_for_status()
+        eventually(WebhookDelivery.objects.filter(state="delivered", tries=2).exists)
+    ((headers, _),) = receiver.received
+    assert headers["X-OJS-Delivery-ID"] == lost.name
 
 
 def test_a_noisy_tenant_delays_a_quiet_one_by_a_few_jobs(site):

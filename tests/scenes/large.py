@@ -427,6 +427,7 @@ class _Scene:
         JobSchema.objects.create(type="email.send", version="2.0", version_number=2, schema=schema)
         limits = {"max_queue_depth": 50_000, "max_enqueue_rate": {"limit": 900, "period": "PT1M"}}
         Tenant.objects.create(name="acme", fairness_weight=5, **limits)
+        engine.bulk_operations.start("retry", {"queue": "mail"}, actor=self._actor())
         Pool.objects.create(name="night", queues=["reports", "mail"], weights={"mail": 3})
 
     def _clients(self) -> None:

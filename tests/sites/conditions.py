@@ -21,6 +21,8 @@ class Condition:
     """What it needs that the tests do not bring."""
     pages: Mapping[str, str] = field(default_factory=dict)
     """Further pages, and a text on each. `{dashboard}` is the dashboard."""
+    is_looked_at: bool = False
+    """Whether a browser looks at the admin's pages, in light and dark."""
 
 
 ROUTER = """
@@ -65,6 +67,12 @@ urlpatterns.append(path("silk/", include("silk.urls", namespace="silk")))
 UNFOLD = """
 INSTALLED_APPS.insert(0, "unfold")
 """
+UNFOLD_URLS = """
+from django.contrib.staticfiles.views import serve
+
+urlpatterns.append(path("static/<path:path>", serve, {"insecure": True}))
+"""
+"""For those who look at it."""
 
 SHOP_HEADER = {"{dashboard}": "Back office of the shop"}
 
@@ -105,8 +113,10 @@ CONDITIONS = (
     Condition(
         "unfold",
         settings=UNFOLD,
+        urls=UNFOLD_URLS,
         packages=("django-unfold",),
         pages={"{dashboard}": "unfold/css/styles"},
+        is_looked_at=True,
     ),
     Condition(
         "all-packages",

@@ -16,7 +16,7 @@ import httpx
 from tests.operators import forms
 from tests.processes import OURS, PATIENCE, Running, eventually, free_port, running
 
-from . import generate
+from . import generate, look
 from .conditions import Condition
 
 WORKER = "shop-1"
@@ -133,6 +133,8 @@ def live_through(site: Site) -> None:
             operator = Operator(site.condition, client)
             operator.logs_in()
             operator.looks_around(made["jobs"][0][0])
+            if site.condition.is_looked_at:
+                look.at(operator.pages(made["jobs"][0][0]), client)
             operator.directs("quiet")
             worker.wait_for("From running to quiet")
             client.post("/orders")
@@ -163,14 +165,18 @@ class Operator:
 
     def looks_around(self, job: str) -> None:
         """Opens the dashboard, a job and the lists, and what the condition adds."""
-        admin = self.condition.admin
-        pages = [DASHBOARD, f"ojs_jobs/job/{job}/change/", *LISTS]
-        for path in [admin, *(admin + page for page in pages)]:
+        for path in self.pages(job):
             self.sees(path)
+        admin = self.condition.admin
         for path, text in self.condition.pages.items():
             found = self.sees(path.format(dashboard=admin + DASHBOARD))
             assert text in found.text, f"{path} does not show {text!r}: {found.text}"
         assert "shop.ship" in self.sees(f"{admin}ojs_jobs/job/{job}/change/").text
+
+    def pages(self, job: str) -> list[str]:
+        admin = self.condition.admin
+        pages = [DASHBOARD, f"ojs_jobs/job/{job}/change/", "ojs_jobs/job/add/", *LISTS]
+        return [admin, *(admin + page for page in pages)]
 
     def sees(self, path: str) -> httpx.Response:
         page = self.client.get(path)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_q.models import Schedule, Success
 from django_q.scheduler import scheduler
 
+from jobs.engine import retention
 from jobs.models import Job
 from tests import processes
 from tests.factories import JobFactory, ago
@@ -74,6 +75,30 @@ def test_what_the_cluster_did_the_reaper_does_not_do_again():
     JobFactory(completed=True, finished_at=ago(LONG_AGO))
 
     assert "finished-jobs" not in reaper.sweep()
+
+
+def test_a_chore_with_more_to_do_goes_on_in_the_next_round_until_nothing_is_left(monkeypatch):
+    monkeypatch.setattr(reaper, "BATCHES", 2)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 1)
+    Sweep.objects.create(name="finished-jobs", ran_at=ago(121))
+    for _ in range(5):
+        JobFactory(completed=True, finished_at=ago(LONG_AGO))
+
+    rounds = [reaper.sweep().get("finished-jobs", 0) for _ in range(4)]
+
+    assert rounds == [2, 2, 1, 0]
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+    assert "finished-jobs" not in reaper.sweep(), "from then on once in its period"
+
+
+def test_what_the_cluster_did_not_finish_the_reaper_goes_on_with(monkeypatch):
+    monkeypatch.setattr(reaper, "BATCHES", 2)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 1)
+    for _ in range(3):
+        JobFactory(completed=True, finished_at=ago(LONG_AGO))
+
+    assert housekeeping.do("finished-jobs") == 2
+    assert reaper.sweep() == {"finished-jobs": 1}
 
 
 def test_where_no_cluster_runs_the_reaper_does_it():

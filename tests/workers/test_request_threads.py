@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from tests.processes import PATIENCE
+from workers.asgi.gather import BATCH, Gatherer
 from workers.asgi.threads import Threads
 
 
@@ -72,5 +73,45 @@ def test_an_exception_of_the_work_is_raised_where_it_is_awaited() -> None:
             problem = str(error)
         threads.close()
         assert problem
+
+    run(story())
+
+
+def test_requests_that_are_read_together_are_one_batch_and_call_one_thread() -> None:
+    """A thread that is called in vain takes time from the loop."""
+
+    async def story() -> None:
+        threads = Threads(8, "request")
+        batches: list[list[int]] = []
+
+        def answer(items: Sequence[int]) -> list[int]:
+            batches.append(list(items))
+            return [-item for item in items]
+
+        gatherer = Gatherer(threads, answer)
+        found = await asyncio.gather(*[gatherer.submit(number) for number in range(5)])
+        alone = await gatherer.submit(5)
+        threads.close()
+        assert [*found, alone] == [0, -1, -2, -3, -4, -5]
+        assert batches == [[0, 1, 2, 3, 4], [5]]
+
+    run(story())
+
+
+def test_no_request_of_a_large_crowd_is_left_over() -> None:
+    async def story() -> None:
+        threads = Threads(8, "request")
+        largest: list[int] = []
+
+        def answer(items: Sequence[int]) -> list[int]:
+            largest.append(len(items))
+            return list(items)
+
+        gatherer = Gatherer(threads, answer)
+        for _ in range(50):
+            crowd = range(3 * BATCH + 1)
+            assert await asyncio.gather(*map(gatherer.submit, crowd)) == list(crowd)
+        threads.close()
+        assert max(largest) == BATCH
 
     run(story())

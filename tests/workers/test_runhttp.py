@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import signal
@@ -13,13 +14,18 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import uvicorn
+import websockets.sync.client
 from django.core.management import CommandError, call_command
+from uvicorn.server import ServerState
 
 from ojs_project import health
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.once import once_is_enough
 from tests.processes import PATIENCE, eventually, free_port, running
+from workers.asgi.application import Reply
+from workers.management.http_protocol import HttpProtocol
 
 trustme = pytest.importorskip("trustme")
 
@@ -30,7 +36,7 @@ HEALTH = b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def environment(django_db_setup):
-    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5)
+    return processes.environment(url_of_test_database(), BODY_TIMEOUT=0.5, ALLOW_ANONYMOUS=1)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +100,80 @@ def test_a_head_may_arrive_in_pieces_and_a_connection_stays_open(port):
                 answer.begin()
                 assert answer.status == 200
                 answer.read()
+
+
+class Site:
+    """An application that can answer with and without ASGI messages."""
+
+    def __init__(self) -> None:
+        self.ways: list[str] = []
+        self.has_begun = asyncio.Event()
+
+    def answer_whole(self, scope, body):
+        self.ways.append(f"directly: {body.decode()}")
+        reply = asyncio.get_running_loop().create_future()
+        reply.set_result(Reply(200, [("X-Way", "direct")], b"{}"))
+        return reply
+
+    async def __call__(self, scope, receive, send):
+        self.has_begun.set()
+        body = b""
+        while (message := await receive())["more_body"]:
+            body += message["body"]
+        self.ways.append(f"with messages: {(body + message['body']).decode()}")
+        await send({"type": "http.response.start", "status": 200, "headers": LENGTH})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+LENGTH = [(b"content-length", b"2")]
+POST = b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "way"),
+    [
+        ([POST + b"\r\nbody"], "directly: body"),
+        ([POST + b"\r\nbo", b"dy"], "with messages: body"),
+        ([POST + b"\r\n", b"body"], "with messages: body"),
+        ([POST + b"Expect: 100-continue\r\n\r\nbody"], "with messages: body"),
+        ([b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], "with messages: "),
+    ],
+)
+def test_a_post_that_arrives_whole_needs_no_messages(parts, way):
+    async def ask(site):
+        config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: HttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            for number, part in enumerate(parts):
+                if number:
+                    await site.has_begun.wait()
+                writer.write(part)
+            answer = await reader.readuntil(b"{}")
+            writer.close()
+            return answer
+
+    async def scenario():
+        site = Site()
+        return site, await asyncio.wait_for(ask(site), PATIENCE)
+
+    site, answer = asyncio.run(scenario())
+
+    assert site.ways == [way]
+    assert b"HTTP/1.1 200 OK\r\n" in answer and answer.endswith(b"content-length: 2\r\n\r\n{}")
+
+
+def test_a_websocket_outlives_the_deadline_of_a_head(port):
+    with websockets.sync.client.connect(f"ws://127.0.0.1:{port}/ojs/v1/ws", proxy=None) as socket:
+        # One that came later has been given up.
+        with connect(port) as line:
+            line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\n")
+            assert everything(line).startswith(b"HTTP/1.1 408 ")
+
+        assert socket.ping().wait(PATIENCE)
 
 
 def words_of(process: psutil.Process) -> str:

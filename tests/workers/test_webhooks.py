@@ -6,26 +6,31 @@ import hashlib
 import hmac
 import json
 import logging
-from dataclasses import replace
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import orjson
 import pytest
 
 from jobs import engine
 from jobs.http.authentication import make_key
-from jobs.models import Event, OperatorAction
+from jobs.models import Event, Maintenance, OperatorAction, RateLimit, Tenant
 from jobs.record import events
+from jobs.spec.reserved import WEBHOOK_JOB, WEBHOOK_QUEUE
 from jobs.spec.workflow_plans import plan_of
 from jobs.store import clock
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
+from tests.workers import deliveries
 from tests.workers.receiver import receiving
 from workers.alerts import problems
 from workers.alerts.situation import Situation
-from workers.chores import metrics, reaper
+from workers.chores import metrics, reaper, webhook_worker
 from workers.models import WebhookDelivery, WebhookSubscription
-from workers.webhooks import delivery, fan_out, subscriptions
+from workers.runtime.client import LocalClient
+from workers.runtime.outcomes import Snooze
+from workers.webhooks import delivery, delivery_jobs, fan_out, subscriptions
 
 pytestmark = pytest.mark.django_db
 
@@ -64,9 +69,9 @@ def complete_a_job(api, **job) -> str:
 def sent(*, pause_is_over: bool = True) -> None:
     """Send what is due, as the reaper does, after the pause that follows a failure."""
     if pause_is_over:
-        WebhookDelivery.objects.pending().update(next_try_at=ago(1))
+        deliveries.end_pauses()
     reaper.sweep(["webhooks"])
-    delivery.outbox.once()
+    deliveries.run_waiting()
 
 
 def written() -> list[tuple[str, str]]:
@@ -74,6 +79,14 @@ def written() -> list[tuple[str, str]]:
     reaper.sweep(["webhooks"])
     rows = WebhookDelivery.objects.order_by("event_id", "subscription")
     return list(rows.values_list("event_type", "subject"))
+
+
+def begun() -> delivery.Attempt:
+    """What a worker is sending."""
+    (context,) = deliveries.fetched(LocalClient("postman"))
+    attempt = delivery.begin(delivery.carried_by(context.id, UUID(context.args[0])))
+    assert attempt is not None
+    return attempt
 
 
 def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
@@ -433,13 +446,14 @@ def test_events_are_read_once_and_lost_by_no_crash(api, monkeypatch):
         assert len(written()) == 1
         assert len(written()) == 1
 
-        # A process reserves it, and dies.
-        (attempt,) = delivery.take(9, ())
-        assert delivery.take(9, ()) == []
-        WebhookDelivery.objects.update(next_try_at=ago(1))
+        # A worker begins to send it, and dies.
+        attempt = begun()
+        assert deliveries.fetched(LocalClient("another")) == []
+        deliveries.CARRYING.update(reserved_until=ago(1))
+        reaper.sweep(["expired-reservations"])
         sent()
         # It was alive after all.
-        delivery.note([delivery.send(attempt)])
+        delivery.note(delivery.send(attempt))
 
     assert len(receiver.received) == 2
     row = WebhookDelivery.objects.get()
@@ -489,14 +503,16 @@ def test_a_deleted_subscription_gets_nothing_more(api):
         hook = made(api, receiver.at())
         complete_a_job(api)
         written()
-        (attempt,) = delivery.take(9, ())
+        attempt = begun()
         assert api.delete(f"{V1}/{BASE}/{hook['id']}").json() == {"deleted": True, "id": hook["id"]}
-        delivery.note([delivery.send(attempt)])
+        delivery.note(delivery.send(attempt))
         complete_a_job(api)
         sent()
 
     assert len(receiver.received) == 1, "what was under way"
     assert WebhookDelivery.objects.count() == 0
+    assert deliveries.CARRYING.get().state == "cancelled"
+    assert RateLimit.objects.count() == 0
     assert api.see(f"{BASE}/{hook['id']}").status_code == 404
     kinds = Event.objects.filter(subject=hook["id"]).values_list("type", flat=True)
     assert set(kinds) == {"webhook.subscription.created", "webhook.subscription.deleted"}
@@ -515,33 +531,166 @@ def test_changes_are_in_the_audit_without_the_url(api):
     assert "secret-path" not in str([each.selection for each in actions])
 
 
-def test_a_subscription_that_is_slow_or_fails_leaves_room_for_the_others():
-    def hooks(count, **given):
-        return [
-            WebhookSubscription.objects.create(url=URL, events=["*"], **given) for _ in range(count)
-        ]
+def test_slow_subscriptions_leave_half_of_the_places_to_the_others():
+    failing = WebhookSubscription.objects.create(url=URL, failing_since=ago(60))
+    well = WebhookSubscription.objects.create(url=URL)
+    slow = webhook_worker.SlowPlaces()
+    with ExitStack() as first:
+        first.enter_context(slow.place(failing, 32))
+        with ExitStack() as others:
+            for _ in range(15):
+                others.enter_context(slow.place(failing, 32))
+            with pytest.raises(Snooze), slow.place(failing, 32):
+                pytest.fail("They have their share.")
+            with slow.place(well, 32):
+                slow.note(well, webhook_worker.SLOW + 1)
+            with pytest.raises(Snooze), slow.place(well, 32):
+                pytest.fail("It answers late, and is slow.")
+        with slow.place(failing, 32), slow.place(well, 32):
+            slow.note(well, 0.1)
 
-    def attempts(row, count, is_slow=False):
-        one = delivery.attempt_of(WebhookDelivery(subscription=row, body="{}"), row, clock.now())
-        return [replace(one, is_slow=is_slow) for _ in range(count)]
 
-    failing, well = hooks(40, failing_since=ago(60)), hooks(1)
-    turns = delivery.Turns()
-    shares = turns.share(delivery.AT_ONCE, (), [*failing, *well])
-    assert sum(room for _, room, is_slow in shares if is_slow) == delivery.SLOW_AT_ONCE
-    assert all(room == 1 for _, room, is_slow in shares if is_slow)
-    assert [room for row, room, _ in shares if row == well[0]] == [delivery.EACH]
+def test_few_requests_to_a_subscription_are_under_way_and_one_if_it_is_failing(api):
+    with receiving(*[500] * delivery_jobs.EACH) as receiver:
+        made(api, receiver.at())
+        for _ in range(9):
+            complete_a_job(api)
+        written()
+        one, other = LocalClient("one"), LocalClient("other")
+        at_once = deliveries.fetched(one)
+        assert len(at_once) == delivery_jobs.EACH
+        assert deliveries.fetched(other) == []
+        for context in at_once:
+            deliveries.run(one, context)
 
-    again = turns.share(delivery.AT_ONCE, (), [*failing, *well])
-    assert [row for row, _, is_slow in again if is_slow] == failing[16:32], "everyone has a turn"
+        assert len(deliveries.fetched(one)) == 1
+        assert deliveries.fetched(other) == []
+        deliveries.CARRYING.active().update(reserved_until=ago(1))
+        reaper.sweep(["expired-reservations"])
+        deliveries.end_pauses()
+        deliveries.run_waiting()
 
-    busy = attempts(failing[0], 16, is_slow=True) + attempts(well[0], delivery.EACH)
-    assert turns.share(12, busy, [*failing, *well]) == []
+    assert len(receiver.received) == 9 + delivery_jobs.EACH
+    assert WebhookSubscription.objects.get().failing_since is None
+    assert RateLimit.objects.get().policy == {"concurrency": delivery_jobs.EACH}
 
-    outcome = delivery.Outcome(attempts(well[0], 1)[0], duration=delivery.SLOW + 1, status=200)
-    turns.noted(outcome)
-    ((_, _, is_slow),) = turns.share(12, (), well)
-    assert is_slow
+
+def test_a_delivery_is_carried_by_a_job_of_this_server(api):
+    with receiving(500) as receiver:
+        made(api, receiver.at(), ["*"])
+        complete_a_job(api)
+        written()
+        row = WebhookDelivery.objects.get(event_type="job.completed")
+        job = deliveries.CARRYING.get(pk=row.job_id)
+        assert (job.type, job.args, job.state) == (WEBHOOK_JOB, [str(row.pk)], "available")
+        deliveries.run_waiting()
+        states = set(deliveries.CARRYING.values_list("state", flat=True))
+        assert states == {"completed", "retryable"}
+        sent()
+
+    assert set(deliveries.CARRYING.values_list("state", flat=True)) == {"completed"}
+    told = Event.objects.filter(queue=WEBHOOK_QUEUE).values_list("type", flat=True)
+    assert {"job.enqueued", "job.completed", "job.retrying"} <= set(told)
+    count = WebhookDelivery.objects.count()
+    sent()
+    assert WebhookDelivery.objects.count() == count, "and its events are not sent"
+
+
+def test_deliveries_pause_with_their_queue(api):
+    with receiving() as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        written()
+        assert api.send(f"queues/{WEBHOOK_QUEUE}/pause").status_code == 200
+        sent()
+        assert receiver.received == []
+        api.send(f"queues/{WEBHOOK_QUEUE}/resume")
+        sent()
+
+    assert WebhookDelivery.objects.get().state == "delivered"
+
+
+def test_a_delivery_that_its_job_has_lost_gets_another(api):
+    with receiving() as receiver:
+        made(api, receiver.at())
+        for _ in range(4):
+            complete_a_job(api)
+        written()
+        earlier, deleted, finished, cancelled = WebhookDelivery.objects.order_by("pk")
+        # As a release that had no jobs for them wrote it, in an attempt of one of its processes.
+        WebhookDelivery.objects.filter(pk=earlier.pk).update(job_id=None, next_try_at=ago(-300))
+        deliveries.CARRYING.filter(pk__in=[earlier.job_id, deleted.job_id]).delete()
+        deliveries.CARRYING.filter(pk=finished.job_id).update(state="discarded", finished_at=ago(1))
+        engine.cancel(cancelled.job_id)
+
+        reaper.sweep(["old-deliveries"])
+        sent(pause_is_over=False)
+        assert len(receiver.received) == 2
+        sent()
+
+    states = {each.pk: each.state for each in WebhookDelivery.objects.all()}
+    assert states == {
+        earlier.pk: "delivered",
+        deleted.pk: "delivered",
+        finished.pk: "delivered",
+        cancelled.pk: "dead",
+    }
+    assert len(receiver.received) == 3
+
+
+def test_a_delivery_that_is_sent_once_more_has_a_job_of_its_own(api):
+    with receiving(500) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        sent()
+        (row,) = WebhookDelivery.objects.all()
+        assert api.send(f"webhooks/deliveries/{row.name}/retry").status_code == 200
+        sent(pause_is_over=False)
+        sent()
+
+    assert len(receiver.received) == 2
+    states = deliveries.CARRYING.order_by("pk").values_list("state", flat=True)
+    assert list(states) == ["cancelled", "completed"]
+
+
+def test_an_attempt_from_before_it_is_sent_once_more_changes_nothing(api):
+    with receiving(500, 200) as receiver:
+        made(api, receiver.at())
+        complete_a_job(api)
+        written()
+        old = begun()
+        name = WebhookDelivery.objects.get().name
+        assert api.send(f"webhooks/deliveries/{name}/retry").status_code == 200
+        new = begun()
+        assert (old.number, new.number) == (1, 1)
+        delivery.note(delivery.send(old))
+        row = WebhookDelivery.objects.get()
+        assert (row.state, row.attempts) == ("pending", [])
+        delivery.note(delivery.send(new))
+
+    row.refresh_from_db()
+    assert (row.state, len(row.attempts)) == ("delivered", 1)
+    assert WebhookSubscription.objects.get().failing_since is None
+
+
+def test_no_limit_of_a_tenant_holds_up_deliveries_and_maintenance_loses_none(settings):
+    settings.OJS = settings.OJS | {"API_KEY_CACHE": 0, "MULTI_TENANCY": "required"}
+    acme = OJSClient(make_key("acme", project="acme")[1])
+    with receiving() as receiver:
+        made(acme, receiver.at(), ["job.enqueued"])
+        Tenant.objects.update_or_create(pk="acme", defaults={"max_concurrency": 0})
+        Tenant.objects.update_or_create(pk="default", defaults={"max_concurrency": 0})
+        acme.pushed()
+        Maintenance.objects.create(since=ago(1), refuses_jobs=True)
+        sent()
+        assert receiver.received == []
+        assert deliveries.CARRYING.count() == 1
+        Maintenance.objects.all().delete()
+        sent()
+
+    assert len(receiver.received) == 1
+    (job,) = deliveries.CARRYING.all()
+    assert acme.get(f"{V1}/jobs/{job.pk}").status_code == 404, "it is nobody's"
 
 
 def test_old_deliveries_are_deleted_and_a_hopeless_backlog_ends(api, monkeypatch):

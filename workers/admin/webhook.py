@@ -23,6 +23,7 @@ from jobs.admin.base import OJSModelAdmin, ReadOnlyModelAdmin, may
 from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, back_to_list, say
 from jobs.admin.job_form import WIDE, projects
 from jobs.errors import Conflict, OJSError, TooManyConnections
+from jobs.models import Job
 from jobs.store.database import atomic
 
 from ..models import DeliveryState, WebhookDelivery, WebhookFormat, WebhookSubscription
@@ -457,7 +458,7 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
     actions = ("replay",)
     buttons: ClassVar[dict[str, Any]] = {"replay": _("Send again")}
     fieldsets = (
-        (None, {"fields": ("name", "event", "event_id", "subject", "receiver", "chip")}),
+        (None, {"fields": ("name", "event", "event_id", "subject", "receiver", "chip", "job")}),
         (_("Time"), {"fields": ("created", "next_try", "finished", "shown_tries")}),
         (_("Attempts"), {"fields": ("shown_attempts",)}),
         (_("Contents"), {"fields": ("shown_body",)}),
@@ -484,6 +485,13 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("state"))
     def chip(self, row: WebhookDelivery) -> SafeString:
         return chip_of(row)
+
+    @admin.display(description=_("job"))
+    def job(self, row: WebhookDelivery) -> str | SafeString:
+        """The job that carries it, as long as that is kept."""
+        if row.job_id is None or not Job.objects.filter(pk=row.job_id).exists():
+            return display.NOTHING
+        return display.job_link(self.admin_site.name, row.job_id)
 
     @admin.display(description=_("made"))
     def created(self, row: WebhookDelivery) -> str | SafeString:

@@ -112,5 +112,5 @@ def _send(key: int) -> None:
         logger.warning("Notification %s: %s", key, str(problem).strip())
 
 
-outbox: Outbox[int, None] = Outbox("ojs-alerts", AT_ONCE, take=_take, send=_send)
+outbox: Outbox[int] = Outbox("ojs-alerts", AT_ONCE, take=_take, send=_send)
 """Sends notifications while it runs."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -41,6 +42,11 @@ logger = logging.getLogger("workers.asgi")
 PAGES = 4
 """Threads for everything but worker protocols: a slow page must not keep workers waiting."""
 LENGTH = "content-length"
+STATUS = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+UNUSUAL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|connection:")
+"""In headers: what must not be there, and what concerns the server."""
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Scope = dict[str, Any]
@@ -59,12 +65,31 @@ class Reply(NamedTuple):
     content: bytes = b""
     stream: Stream | None = None
 
+    def written(self, first: bytes, last: bytes) -> bytes | None:
+        """Return the response as HTTP/1.1; None if it must be sent with ASGI messages.
+
+        Args:
+            first: complete lines that the server adds before the headers.
+            last: those that it adds after them.
+        """
+        lines = [f"{name.lower()}: {text.strip()}" for name, text in self.headers]
+        if not any(line.startswith(LENGTH) for line in lines):
+            lines.append(f"{LENGTH}: {len(self.content)}")
+        status = STATUS.get(self.status)
+        if self.stream is not None or status is None or UNUSUAL.search("".join(lines)):
+            return None
+        head = "\r\n".join(lines).encode("latin-1")
+        return b"%b%b%b\r\n%b\r\n%b" % (status, first, head, last, self.content)
+
 
 class Later(NamedTuple):
     """A response that is not available yet, and the function that makes a reply of it."""
 
     parked: Parked
     reply: Callable[[Answer], Reply]
+
+    def written(self, first: bytes, last: bytes) -> None:
+        """There is nothing to write yet."""
 
 
 class JobServer:
@@ -129,7 +154,8 @@ class JobServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
-        if self._otherwise is not None and not self._serves(scope):
+        if not self._serves(scope):
+            assert self._otherwise is not None
             await self._otherwise(scope, receive, send)
         elif kind == "http":
             try:
@@ -154,7 +180,7 @@ class JobServer:
     def _serves(self, scope: Scope) -> bool:
         """Whether this application serves the request, not the one behind it."""
         kind = scope["type"]
-        if kind == "lifespan":
+        if self._otherwise is None or kind == "lifespan":
             return True
         if kind not in ("http", "websocket"):
             return False
@@ -211,15 +237,41 @@ class JobServer:
         if body is None:
             return
         environ["wsgi.input"] = io.BytesIO(body)
-        reply = await self._answer(environ)
+        await self._finish(await self._answer(environ), receive, send)
+
+    def answer_whole(self, scope: Scope, body: bytes) -> asyncio.Future[Reply | Later] | None:
+        """Answer a POST that has arrived completely, without ASGI messages.
+
+        Returns:
+            A reply for the server to write, unless it streams or is a `Later`: `finish()` sends
+            these. None for a request that needs `__call__`.
+        """
+        if len(body) > ojs_settings.MAX_BODY_SIZE or not self._serves(scope):
+            return None
+        environ = environ_of(scope)
+        environ["wsgi.input"] = io.BytesIO(body)
+        return self._answer(environ)
+
+    async def finish(
+        self, reply: asyncio.Future[Reply | Later], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send what `answer_whole()` has returned, whatever it is."""
+        try:
+            await self._finish(await reply, receive, send)
+        except Exception:
+            logger.exception("A request could not be answered: %s", scope["path"])
+            raise
+
+    async def _finish(self, reply: Reply | Later, receive: Receive, send: Send) -> None:
+        loop = self._run.loop
         if isinstance(reply, Later):
-            found = await _wait(run.loop, reply.parked, receive)
+            found = await _wait(loop, reply.parked, receive)
             if found is None:
                 return
             reply = reply.reply(found)
-        await _send(reply, run.loop, receive, send)
+        await _send(reply, loop, receive, send)
 
-    def _answer(self, environ: dict[str, Any]) -> Awaitable[Reply | Later]:
+    def _answer(self, environ: dict[str, Any]) -> asyncio.Future[Reply | Later]:
         run = self._run
         view = self._gathered(environ)
         if view is not None:

@@ -27,22 +27,33 @@ class Gatherer(Generic[Item, Reply]):
     ) -> None:
         self._threads = threads
         self._answer = answer
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Item, asyncio.Future[Reply]]] = deque()
         self._busy = 0
+        self._is_called = False
+        """A thread has been called and has taken nothing yet: it will take what waits."""
 
     def submit(self, item: Item) -> asyncio.Future[Reply]:
         """Answer `item` together with the others that are waiting when a thread takes it."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting.append((item, future))
         self._start()
         return future
 
     def _start(self) -> None:
-        while self._waiting and self._busy < AT_ONCE:
-            self._busy += 1
-            self._threads.submit(self._run).add_done_callback(self._done)
+        if not self._waiting or self._is_called or self._busy >= AT_ONCE:
+            return
+        self._busy += 1
+        self._is_called = True
+        # The loop first reads everything else that has arrived: it belongs to the same batch.
+        self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        self._threads.submit(self._run).add_done_callback(self._done)
 
     def _run(self) -> tuple[list[asyncio.Future[Reply]], Sequence[Reply] | Exception]:
+        # Before the last look below: what is added after it needs another thread.
+        self._is_called = False
         taken: list[tuple[Item, asyncio.Future[Reply]]] = []
         while self._waiting and len(taken) < BATCH:
             try:

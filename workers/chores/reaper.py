@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,6 @@ from jobs.signals import send_on_commit
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
-from .. import outbox
 from ..alerts import delivery, evaluation
 from ..fleet import marks, rolling
 from ..fleet import orders as fleet
@@ -45,7 +44,7 @@ from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from ..webhooks import delivery as webhooks
 from ..webhooks import fan_out
-from . import tallies
+from . import tallies, webhook_worker
 
 logger = logging.getLogger("workers.reaper")
 
@@ -179,6 +178,7 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    Chore("bulk-operations", engine.bulk_operations.advance, "jobs changed by bulk operations"),
     Chore("tenants", engine.tenants.declare, "tenants of the settings made"),
     Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.
@@ -190,6 +190,18 @@ CHORES = (
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
+    Chore(
+        "event-partitions",
+        engine.event_partitions.make_ahead,
+        "partitions of the record of events made",
+        timedelta(seconds=30),
+    ),
+    Chore(
+        "stored-arguments",
+        engine.stored_arguments.collect,
+        "stored arguments deleted",
+        timedelta(minutes=15),
+    ),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore(
         "long-histories",
@@ -208,15 +220,20 @@ CHORES = (
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in CHORES if chore.every)
-OUTBOXES: dict[str, outbox.Outbox[Any, Any]] = {
-    "alerts": delivery.outbox,
-    "webhooks": webhooks.outbox,
+SENDERS: dict[
+    str, tuple[Callable[[], contextlib.AbstractContextManager[None]], Callable[[], Any]]
+] = {
+    "alerts": (delivery.outbox.sending, delivery.deliver_due),
+    "webhooks": (webhook_worker.hosted, webhook_worker.run_waiting),
 }
-"""Chore → what sends the messages that it writes, in threads of the reaper's process."""
+"""Chore → what sends the messages that it writes in this process: as long as a context lasts, and
+once."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
 BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
+PATIENCE = 2.0
+"""Periods after which the reaper does what a cluster has left undone."""
 
 
 _complaints: dict[str, set[str]] = {}
@@ -237,18 +254,23 @@ def complain(chore: Chore, problem: Exception) -> None:
         logger.error("The chore %s failed.", chore.name, exc_info=problem)
 
 
-def sending(only: Collection[str] = ()) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def sending(only: Collection[str] = ()) -> Iterator[None]:
     """Send what the chores write as long as the context lasts.
 
     Args:
         only: names of the chores; empty means all.
     """
-    return outbox.sending(*(each for name, each in OUTBOXES.items() if not only or name in only))
+    with contextlib.ExitStack() as stack:
+        for name, (lasting, _) in SENDERS.items():
+            if not only or name in only:
+                stack.enter_context(lasting())
+        yield
 
 
 def send_due(only: Collection[str] = ()) -> None:
     """Send what is due now."""
-    for name, send in {"alerts": delivery.deliver_due, "webhooks": webhooks.outbox.once}.items():
+    for name, (_, send) in SENDERS.items():
         if not only or name in only:
             send()
 
@@ -310,6 +332,10 @@ def run(
 ) -> int:
     """Run one chore until it finds nothing more; return how many rows it touched.
 
+    A slow chore that has used up its batches and may have more to do goes on in the next round
+    instead of at its next period. Else what is deleted in a period would be limited, and the
+    tables of a busy server would grow for ever.
+
     Args:
         give_up: called in another thread if a batch hangs although its connection was cut.
     """
@@ -326,10 +352,19 @@ def run(
         total += count
         if not count or stop():
             break
+    else:
+        if chore.every:
+            _give_back_turn(chore)
     return total
 
 
-def take_turn(chore: Chore, patience: float = 2) -> bool:
+def _give_back_turn(chore: Chore) -> None:
+    """Make a slow chore due now, for whichever process comes first."""
+    assert chore.every is not None
+    Sweep.objects.filter(pk=chore.name).update(ran_at=Now() - chore.every * PATIENCE)
+
+
+def take_turn(chore: Chore, patience: float = PATIENCE) -> bool:
     """Whether a slow chore is due and this process is to run it: a guarded update decides.
 
     Args:

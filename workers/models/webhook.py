@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -33,11 +32,6 @@ class SubscriptionQuerySet(models.QuerySet["WebhookSubscription"]):
     def disabled(self) -> SubscriptionQuerySet:
         """Those that the server has made inactive, not an operator."""
         return self.filter(active=False).exclude(disabled_reason="")
-
-    def with_work(self) -> SubscriptionQuerySet:
-        """Active ones with a delivery to be sent now."""
-        due = WebhookDelivery.objects.due().filter(subscription=OuterRef("pk")).order_by()
-        return self.active().filter(Exists(due.values("pk")))
 
 
 class WebhookSubscription(models.Model):
@@ -122,9 +116,10 @@ class DeliveryQuerySet(models.QuerySet["WebhookDelivery"]):
     def pending(self) -> DeliveryQuerySet:
         return self.filter(state=DeliveryState.PENDING)
 
-    def due(self) -> DeliveryQuerySet:
-        """Those to be sent now."""
-        return self.pending().filter(next_try_at__lte=Now())
+    def jobless(self) -> DeliveryQuerySet:
+        """Those to be sent that no job carries: their subscription was not active, or an earlier
+        release wrote them."""
+        return self.pending().filter(job_id__isnull=True, subscription__active=True)
 
     def finished(self) -> DeliveryQuerySet:
         return self.exclude(state=DeliveryState.PENDING)
@@ -149,7 +144,10 @@ class WebhookDelivery(models.Model):
     tries = models.PositiveIntegerField(default=0)
     """Attempts since it was made or last replayed, including the one that is being made."""
     next_try_at = models.DateTimeField()
-    """Not before then; the process that sends it puts this off first."""
+    """Not before then."""
+    job_id = models.UUIDField(null=True, editable=False)
+    """The job that carries it, or carried it last; None if it waits for one, and if it was sent
+    without one. Only this job may send it."""
     attempts = models.JSONField(default=list)
     """The latest attempts, the oldest first: `at`, `duration_ms`, and `status` or `error`."""
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -167,6 +165,11 @@ class WebhookDelivery(models.Model):
                 "next_try_at",
                 name="ojs_webhook_due",
                 condition=Q(state="pending"),
+            ),
+            models.Index(
+                "id",
+                name="ojs_webhook_jobless",
+                condition=Q(state="pending", job_id__isnull=True),
             ),
             models.Index(fields=["subscription", "-id"], name="ojs_webhook_newest"),
             models.Index("finished_at", name="ojs_webhook_finished", condition=~Q(state="pending")),

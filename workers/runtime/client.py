@@ -223,6 +223,7 @@ class LocalClient:
             "worker_id": self.worker_id,
             "count": request.count,
             "types": request.types,
+            "is_ours": True,
             # Its heartbeats are its signs of life. In a transaction that has locked jobs, it is too
             # late to lock the worker's row.
             "discover": False,

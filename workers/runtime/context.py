@@ -44,6 +44,9 @@ class Vault(Protocol):
 class WorkerLink:
     """Connects a context to the worker that runs it; this base class does nothing."""
 
+    places = 1
+    """Jobs that the worker runs at once."""
+
     def keep(self, context: JobContext, state: Any) -> None:
         """Send a checkpoint to the server."""
 

@@ -34,6 +34,7 @@ class Dispatcher(WorkerLink):
         is_local: bool,
     ) -> None:
         self._active = active
+        self.places = active.concurrency
         self._ended = ended
         self._extend = extend
         self._keep = keep

@@ -40,6 +40,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _handlers: dict[str, Handler] = {}
+own: dict[str, Handler] = {}
+"""Handlers of this server's own jobs: found, but no part of what a site has."""
 
 
 class Registered(Generic[P, R]):
@@ -244,7 +246,7 @@ def autodiscover() -> None:
 
 def find(type: str) -> Handler | None:
     """The handler of a type, including Django tasks."""
-    found = _handlers.get(type)
+    found = own.get(type) or _handlers.get(type)
     if found is None:
         found = task_handler(type)
         if found is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from jobs.conf import ojs_settings
 from jobs.record.counters import merged, new_histogram, observe
@@ -25,33 +24,28 @@ COLUMNS = {
 }
 
 
-def add(outcomes: Sequence[Outcome]) -> None:
-    """Count outcomes, in the transaction that notes them."""
-    if not ojs_settings.METRICS or not outcomes:
+def add(outcome: Outcome) -> None:
+    """Count an outcome, in the transaction that notes it."""
+    if not ojs_settings.METRICS:
         return
-    by_series: dict[tuple[UUID, str], list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        attempt = outcome.attempt
-        by_series[attempt.subscription, attempt.event_type].append(outcome)
-    # In the order of their keys, as in every process that does this.
-    for (subscription, kind), each in sorted(by_series.items()):
-        series: dict[str, Any] = {"subscription_id": subscription, "event_type": kind}
-        WebhookCounter.objects.get_or_create(**series)
-        row = WebhookCounter.objects.select_for_update().get(**series)
-        _count(row, each)
-        row.save()
+    attempt, column = outcome.attempt, COLUMNS[outcome.state]
+    about: dict[str, Any] = {
+        "subscription_id": attempt.subscription,
+        "event_type": attempt.event_type,
+    }
+    WebhookCounter.objects.get_or_create(**about)
+    row = WebhookCounter.objects.select_for_update().get(**about)
+    setattr(row, column, getattr(row, column) + 1)
+    row.durations = _with(row.durations, DURATION_BUCKETS, outcome.duration)
+    if outcome.is_success:
+        row.retries = _with(row.retries, RETRY_BUCKETS, attempt.number - 1)
+    row.save()
 
 
-def _count(row: Any, outcomes: Sequence[Outcome]) -> None:
-    durations, retries = new_histogram(DURATION_BUCKETS), new_histogram(RETRY_BUCKETS)
-    for outcome in outcomes:
-        column = COLUMNS[outcome.state]
-        setattr(row, column, getattr(row, column) + 1)
-        observe(durations, DURATION_BUCKETS, outcome.duration)
-        if outcome.is_success:
-            observe(retries, RETRY_BUCKETS, outcome.attempt.number - 1)
-    row.durations = merged(row.durations, durations)
-    row.retries = merged(row.retries, retries)
+def _with(histogram: dict[str, Any], bounds: Sequence[float], value: float) -> dict[str, Any]:
+    new = new_histogram(bounds)
+    observe(new, bounds, value)
+    return merged(histogram, new)
 
 
 def series() -> list[WebhookCounter]:

@@ -1,8 +1,6 @@
-"""Sends deliveries, each until it succeeds or is dead (OJS webhooks §7).
+"""Sends deliveries, each until it succeeds or is dead (OJS webhooks §7): one attempt, in its steps.
 
-A receiver that is slow or away must not hold up the others. So a process has only a few requests
-under way for each subscription, one for a subscription that is failing, and leaves half of its
-threads to those that answer quickly.
+What comes between attempts is the matter of the job that carries the delivery (`delivery_jobs`).
 """
 
 from __future__ import annotations
@@ -11,13 +9,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import orjson
@@ -31,31 +27,23 @@ from jobs.conf import ojs_settings
 from jobs.errors import TooManyConnections
 from jobs.http import outbound
 from jobs.http.renderers import dumps
+from jobs.models import Event
 from jobs.record import events
 from jobs.spec import cloudevents
 from jobs.spec.identifiers import uuid7
 from jobs.spec.timestamps import format_timestamp
 from jobs.store import clock
-from jobs.store.database import atomic, connection
+from jobs.store.database import alias, atomic
 
 from ..models import DeliveryState, WebhookDelivery, WebhookFormat, WebhookSubscription
-from ..outbox import LEASE, Outbox
-from . import counting
+from . import counting, delivery_jobs
+from .delivery_jobs import PAUSES, TRIES
 from .fan_out import written
 
 logger = logging.getLogger("workers.webhooks")
 
-PAUSES = tuple(timedelta(seconds=each) for each in (30, 120, 600, 3600, 14_400, 43_200, 86_400))
-"""After the first attempt, the second and so on (§7.2)."""
-TRIES = len(PAUSES) + 1
 LONGEST_PAUSE = PAUSES[-1]
 REDIRECTS = 3
-AT_ONCE = 32
-EACH = 4
-"""Requests under way for one subscription."""
-SLOW_AT_ONCE = AT_ONCE // 2
-SLOW = 2.0
-"""Seconds; a subscription that answered later than that, or failed, is slow."""
 KEPT_ATTEMPTS = 20
 SHOWN = 500
 """Characters of a response, or of an error, that are kept."""
@@ -74,9 +62,11 @@ testing = threading.BoundedSemaphore(TESTS_AT_ONCE)
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a delivery that this process has reserved."""
+    """One attempt of a delivery."""
 
     key: UUID
+    job_id: UUID | None
+    """None for a test."""
     subscription: UUID
     event_type: str
     number: int
@@ -85,7 +75,6 @@ class Attempt:
     body: bytes = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     timeout: float
-    is_slow: bool
     at: datetime
     earlier: list[dict[str, Any]] = field(repr=False)
 
@@ -118,6 +107,11 @@ class Outcome:
         if self.is_success:
             return DeliveryState.DELIVERED
         return DeliveryState.DEAD if self.is_dead else DeliveryState.PENDING
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, without the response: that stays in the delivery."""
+        return self.text if self.status is None else f"HTTP {self.status}"
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -186,12 +180,11 @@ def headers_of(
     }
 
 
-def attempt_of(
-    row: WebhookDelivery, subscription: WebhookSubscription, now: datetime, *, is_slow: bool = False
-) -> Attempt:
+def attempt_of(row: WebhookDelivery, subscription: WebhookSubscription, now: datetime) -> Attempt:
     headers, body = message_of(row, subscription)
     return Attempt(
         key=row.pk,
+        job_id=row.job_id,
         subscription=subscription.pk,
         event_type=row.event_type,
         number=row.tries,
@@ -199,75 +192,34 @@ def attempt_of(
         body=body,
         headers=headers | headers_of(row, subscription, body, now),
         timeout=subscription.timeout,
-        is_slow=is_slow,
         at=now,
         earlier=row.attempts,
     )
 
 
-class Turns:
-    """Which subscription's turn it is, as far as this process knows."""
+def carried_by(job_id: UUID, key: UUID) -> Any:
+    """Return the delivery that a job is to send, with the database's `now`.
 
-    def __init__(self) -> None:
-        self._taken: dict[UUID, int] = {}
-        self._number = 0
-        self._last: dict[UUID, float] = {}
-        """How long the last attempt took, in seconds."""
-
-    def noted(self, outcome: Outcome) -> None:
-        self._last[outcome.attempt.subscription] = outcome.duration
-
-    def share(
-        self, free: int, sending: Collection[Attempt], waiting: Sequence[WebhookSubscription]
-    ) -> list[tuple[WebhookSubscription, int, bool]]:
-        """Divide free threads: subscriptions, how many attempts each may begin, and whether it is
-        slow. Those that waited longest for their turn come first."""
-        busy = Counter(each.subscription for each in sending)
-        slow = SLOW_AT_ONCE - sum(each.is_slow for each in sending)
-        found = []
-        for row in sorted(waiting, key=lambda row: self._taken.get(row.pk, 0)):
-            is_slow = row.failing_since is not None or self._last.get(row.pk, 0) > SLOW
-            most = 1 if row.failing_since is not None else EACH
-            room = min(most - busy[row.pk], free, slow if is_slow else free)
-            if room <= 0:
-                continue
-            self._number += 1
-            self._taken[row.pk] = self._number
-            found.append((row, room, is_slow))
-            free -= room
-            slow -= room if is_slow else 0
-        return found
+    None if there is nothing to do: it was deleted, sent or replayed, or its subscription is not
+    active.
+    """
+    mine = WebhookDelivery.objects.pending().filter(pk=key, job_id=job_id)
+    row = mine.select_related("subscription").annotate(now=Now()).first()
+    if row is None or row.subscription.active:
+        return row
+    # When it is resumed, there will be a job for what has waited.
+    paused = WebhookSubscription.objects.filter(active=False)
+    mine.filter(subscription__in=paused.values("pk")).update(job_id=None)
+    return None
 
 
-_turns = Turns()
-
-
-def take(free: int, sending: Collection[Attempt]) -> list[Attempt]:
-    """Reserve deliveries that are due, for this process."""
-    waiting = list(WebhookSubscription.objects.with_work())
-    if not waiting:
-        return []
-    shares = _turns.share(free, sending, waiting)
-    owners = {row.pk: (row, is_slow) for row, _room, is_slow in shares}
-    keys: list[UUID] = []
-    for owner, room, _is_slow in shares:
-        due = WebhookDelivery.objects.due().filter(subscription=owner).order_by("next_try_at", "pk")
-        keys += due.values_list("pk", flat=True)[:room]
-    if not keys:
-        return []
-    skip = connection().features.has_select_for_update_skip_locked
-    with atomic():
-        due = WebhookDelivery.objects.due().filter(pk__in=keys).order_by("pk")
-        rows: list[WebhookDelivery] = list(due.select_for_update(skip_locked=skip))
-        mine = WebhookDelivery.objects.filter(pk__in=[row.pk for row in rows])
-        mine.update(tries=F("tries") + 1, next_try_at=Now() + LEASE)
-    now = clock.now()
-    found = []
-    for row in rows:
-        row.tries += 1
-        owner, is_slow = owners[row.subscription_id]
-        found.append(attempt_of(row, owner, now, is_slow=is_slow))
-    return found
+def begin(row: WebhookDelivery) -> Attempt | None:
+    """Begin an attempt; None if the delivery was replayed or deleted meanwhile."""
+    same = WebhookDelivery.objects.pending().filter(pk=row.pk, job_id=row.job_id, tries=row.tries)
+    if not same.update(tries=F("tries") + 1):
+        return None
+    row.tries += 1
+    return attempt_of(row, row.subscription, clock.now())
 
 
 def send(attempt: Attempt) -> Outcome:
@@ -300,31 +252,23 @@ def send(attempt: Attempt) -> Outcome:
     )
 
 
-def note(outcomes: Sequence[Outcome]) -> None:
-    """Note what became of attempts: one transaction."""
+def note(outcome: Outcome) -> timedelta | None:
+    """Note what became of an attempt; return the pause until the next, None if there is none."""
     now = clock.now()
     with atomic():
-        changed = [each for each in outcomes if _finish(each, now)]
-        _note_health(changed)
-        counting.add(changed)
-        events.record(map(_event, changed))
-    for each in outcomes:
-        _turns.noted(each)
-        if not each.is_success:
-            logger.log(
-                logging.WARNING if each.is_dead else logging.INFO,
-                "Webhook delivery del_%s to %s failed (try %s): %s",
-                each.attempt.key,
-                urlsplit(each.attempt.url).hostname,
-                each.attempt.number,
-                each.entry["error"],
-            )
+        if _finish(outcome, now):
+            _note_health(outcome)
+            counting.add(outcome)
+            events.record([_event(outcome)])
+    return outcome.pause(now) if outcome.state == DeliveryState.PENDING else None
 
 
 def _finish(outcome: Outcome, now: datetime) -> bool:
     """Write an outcome; False if the delivery was replayed or deleted meanwhile."""
     attempt = outcome.attempt
-    same = WebhookDelivery.objects.pending().filter(pk=attempt.key, tries=attempt.number)
+    same = WebhookDelivery.objects.pending().filter(
+        pk=attempt.key, job_id=attempt.job_id, tries=attempt.number
+    )
     entries = [*attempt.earlier, outcome.entry][-KEPT_ATTEMPTS:]
     changes: dict[str, Any] = {"state": outcome.state, "attempts": entries}
     if outcome.state == DeliveryState.PENDING:
@@ -334,25 +278,28 @@ def _finish(outcome: Outcome, now: datetime) -> bool:
     return bool(same.update(**changes))
 
 
-def _note_health(outcomes: Sequence[Outcome]) -> None:
-    """Note which subscriptions work; disable those that a whole series of attempts did not reach.
+def _note_health(outcome: Outcome) -> None:
+    """Note whether a subscription works; disable one that a whole series of attempts did not reach.
 
     A response of 4xx comes from a receiver that works.
     """
-    well = {each.attempt.subscription for each in outcomes if each.is_success}
-    badly = {each.attempt.subscription for each in outcomes if not each.is_final} - well
-    rows = WebhookSubscription.objects
-    # Locked in the order of ids, as in every process that does this.
-    locked = rows.filter(pk__in=well | badly).order_by("pk").select_for_update(no_key=True)
-    list(locked.values_list("pk", flat=True))
-    rows.filter(pk__in=well).update(delivered_at=Now(), failing_since=None)
-    rows.filter(pk__in=badly, failing_since__isnull=True).update(failing_since=Now())
-    ended = {each.attempt.subscription for each in outcomes if each.is_dead and not each.is_final}
-    long_ago = Now() - sum(PAUSES, timedelta())
-    unreached = rows.active().filter(pk__in=ended & badly, failing_since__lte=long_ago)
-    text = _("No delivery has succeeded for as long as one is tried.")
-    if unreached.update(active=False, disabled_reason=text):
-        logger.warning("Webhook subscriptions were disabled: nothing has reached them.")
+    key = outcome.attempt.subscription
+    row = WebhookSubscription.objects.filter(pk=key)
+    if outcome.is_success:
+        recovered = row.filter(failing_since__isnull=False)
+        if recovered.update(delivered_at=Now(), failing_since=None):
+            delivery_jobs.limit(key, is_failing=False)
+        else:
+            row.update(delivered_at=Now())
+    elif not outcome.is_final:
+        if row.filter(failing_since__isnull=True).update(failing_since=Now()):
+            delivery_jobs.limit(key, is_failing=True)
+        if outcome.is_dead:
+            long_ago = Now() - sum(PAUSES, timedelta())
+            text = _("No delivery has succeeded for as long as one is tried.")
+            unreached = row.active().filter(failing_since__lte=long_ago)
+            if unreached.update(active=False, disabled_reason=text):
+                logger.warning("A webhook subscription was disabled: nothing has reached it.")
 
 
 def _event(outcome: Outcome) -> Any:
@@ -372,10 +319,6 @@ def _event(outcome: Outcome) -> Any:
     if not outcome.is_success:
         data["error"] = outcome.entry["error"]
     return events.webhook_event(kinds[outcome.state], f"del_{attempt.key}", **data)
-
-
-outbox: Outbox[Attempt, Outcome] = Outbox("ojs-webhooks", AT_ONCE, take=take, send=send, note=note)
-"""Sends deliveries while it runs."""
 
 
 def test(subscription: WebhookSubscription) -> Outcome:
@@ -424,13 +367,20 @@ def test(subscription: WebhookSubscription) -> Outcome:
 
 
 def forget(job_ids: Sequence[str]) -> None:
-    """Delete the deliveries of events of these jobs."""
-    WebhookDelivery.objects.filter(subject__in=job_ids).delete()
+    """Delete the deliveries of events of these jobs, and what is recorded of them."""
+    rows = WebhookDelivery.objects.filter(subject__in=job_ids)
+    delivery_jobs.cancel(rows.pending(), reason="The delivery was erased.")
+    # A receiver's response may quote what it got.
+    told = Event.objects.using(alias()).filter(type__startswith="webhook.")
+    told.filter(subject__in=[row.name for row in rows.only("pk")]).delete()
+    rows.delete()
 
 
 def prune() -> int:
-    """Delete one batch of old deliveries, and disable subscriptions with too many pending ones."""
+    """Delete one batch of old deliveries; disable subscriptions with too many pending ones, and
+    find those that their jobs have lost."""
     _disable_overfull()
+    delivery_jobs.mend()
     old = Q(state=DeliveryState.DELIVERED, finished_at__lte=Now() - ojs_settings.EVENT_RETENTION)
     old |= Q(state=DeliveryState.DEAD, finished_at__lte=Now() - DEAD_KEPT)
     rows = WebhookDelivery.objects.finished().filter(old)

@@ -1,8 +1,8 @@
 """Writes a delivery for each subscription that a new event matches (OJS webhooks §5.2).
 
 It reads the record of events from a cursor, as `chores.tallies` does: each event is read once, in
-order, by one process, and the cursor moves in the transaction that writes the deliveries. So none
-is lost and none is written twice, whatever dies.
+order, by one process, and the cursor moves in the transaction that writes the deliveries and
+enqueues their jobs. So none is lost and none is written twice, whatever dies.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jobs.store import clock
 from jobs.store.database import alias, atomic, connection
 
 from ..models import EventCursor, WebhookDelivery, WebhookFormat, WebhookSubscription
+from . import delivery_jobs
 from .requests import NEVER_SENT, matches
 
 NAME = "webhooks"
@@ -34,7 +35,11 @@ BATCHES = 20
 
 
 def fan_out(batches: int = BATCHES) -> int:
-    """Write the deliveries of new events; the result gives the reaper nothing to report."""
+    """Write the deliveries of new events, and see that all have jobs; the result gives the reaper
+    nothing to report."""
+    for _ in range(batches):
+        if delivery_jobs.enqueue_missing() < delivery_jobs.BATCH:
+            break
     if not ojs_settings.RECORD_EVENTS:
         return 0
     for _ in range(batches):
@@ -66,7 +71,9 @@ def _write_batch() -> bool:
         record = Event.objects.using(alias()).filter(id__gt=first, id__lte=horizon)
         rows = list(record.order_by("id")[:BATCH])
         if rows:
-            WebhookDelivery.objects.bulk_create(_deliveries(rows, interests), batch_size=BATCH)
+            made = _deliveries(rows, interests)
+            delivery_jobs.enqueue(made)
+            WebhookDelivery.objects.bulk_create(made, batch_size=BATCH)
             EventCursor.objects.filter(pk=NAME).update(event_id=rows[-1].pk)
     return len(rows) == BATCH
 
@@ -87,6 +94,7 @@ class Interest:
         return (
             event.pk > row.begins_after
             and event.type not in NEVER_SENT
+            and not delivery_jobs.is_about_one(event)
             and (event.type in self._exact or _any(row.events, event.type))
             and (not row.queues or _any(row.queues, event.queue))
             and (not row.job_types or _any(row.job_types, event.job_type))

@@ -21,6 +21,7 @@ from jobs.store import clock
 from jobs.store.database import atomic
 
 from ..models import DeliveryState, WebhookDelivery, WebhookSubscription
+from . import delivery_jobs
 from .requests import OVERLAP
 
 VERB = "manage_webhooks"
@@ -121,7 +122,8 @@ def change(
         same = WebhookSubscription.objects.filter(pk=row.pk)
         if columns.get("active"):
             again = {"begins_after": begins_after, "disabled_reason": "", "failing_since": None}
-            same.filter(active=False).update(**again)
+            if same.filter(active=False).update(**again):
+                delivery_jobs.limit(row.pk, is_failing=False)
         elif columns.get("active") is False:
             same.update(disabled_reason="")
         if columns:
@@ -156,10 +158,14 @@ def rotate(
 
 
 def delete(actor: Actor, row: WebhookSubscription, *, reason: str = "") -> None:
-    """Delete a subscription, its deliveries with it (§6.5)."""
+    """Delete a subscription, its deliveries with it, and cancel their jobs (§6.5)."""
     with atomic():
         _announce("webhook.subscription.deleted", row)
         record_change(actor, row, {"deleted": row.host}, reason=reason)
+        delivery_jobs.cancel(
+            row.deliveries.pending(), by=actor.name, reason="The subscription was deleted."
+        )
+        delivery_jobs.forget(row)
         WebhookSubscription.objects.filter(pk=row.pk).delete()
 
 
@@ -262,10 +268,14 @@ def replay(actor: Actor, row: WebhookDelivery, *, reason: str = "") -> WebhookDe
     with atomic():
         active = WebhookSubscription.objects.active().values("pk")
         same = WebhookDelivery.objects.filter(pk=row.pk)
+        delivery_jobs.cancel(same, by=actor.name, reason="The delivery is sent once more.")
         replayed = same.filter(subscription__in=active).update(
             state=DeliveryState.PENDING, tries=0, next_try_at=Now(), finished_at=None
         )
         if not replayed:
             raise Conflict(f"The subscription of '{row.name}' is not active.")
         record_change(actor, row.subscription, {"replayed": row.name}, reason=reason)
-        return find_delivery(row.name, "")
+        found = find_delivery(row.name, "")
+        delivery_jobs.enqueue([found])
+        same.update(job_id=found.job_id)
+        return found

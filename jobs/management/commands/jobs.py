@@ -111,6 +111,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.options = options
+        self._said = ""
         try:
             getattr(self, f"_{options['verb']}")()
         except OJSError as problem:
@@ -223,7 +224,12 @@ class Command(BaseCommand):
         members = [text.partition("=") for text in self.options["meta"]]
         meta = {name: value for name, _, value in members}
         # Not in one transaction: the record must not name what was erased, whatever happens.
-        done = history.erase(ids=self.options["id"], meta=meta)
+        done = history.erase(
+            ids=self.options["id"],
+            meta=meta,
+            progress=lambda so_far: self._show_progress(f"{so_far.jobs} erased"),
+        )
+        self._show_progress("")
         # Not the values, which may be what had to be erased.
         chosen = {"meta": sorted(meta)} if meta else {}
         record_action(
@@ -266,8 +272,9 @@ class Command(BaseCommand):
                         of_shell(), verb, rows, count=moved, reason=self.options["reason"]
                     )
             done += moved
-            if not named and self.stderr.isatty():
-                self.stderr.write(f"\r{done} {word}", style_func=str, ending="")
+            if not named:
+                self._show_progress(f"{done} {word}")
+        self._show_progress("")
         if self.options["json"]:
             self._print({word.split()[-1]: done})
         else:
@@ -302,6 +309,14 @@ class Command(BaseCommand):
             word = "array" if kind is list else "object"
             raise CommandError(f"{name}: {self.options[name]!r} is no JSON {word}.")
         return found
+
+    def _show_progress(self, text: str) -> None:
+        """Say on a terminal how far it is, in place of what was said before."""
+        if self.stderr.isatty():
+            before, self._said = self._said, text
+            line = f"\r{text:<{len(before)}}" if text else f"\r{'':<{len(before)}}\r"
+            if text or before:
+                self.stderr.write(line, style_func=str, ending="")
 
     def _print(self, document: Any) -> None:
         self.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -11,6 +11,7 @@ from jobs import engine
 from jobs.access import Command, find, projects
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
+from jobs.spec import reserved
 from jobs.spec.batches import new_jobs
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 from jobs.store import clock
@@ -115,6 +116,8 @@ def queue_name(key: bytes) -> str:
     is_queue = text(key).startswith(QUEUE) and QUEUE_PATTERN.fullmatch(name)
     if not is_queue or len(name) > QUEUE_LENGTH:
         raise Failed("ERR keys to pop from and push to are queue:<name>")
+    if name in reserved.QUEUES:
+        raise Failed(f"ERR {reserved.refused_queue(name, 'queue')}")
     return name
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobs.engine import NewCronJob
 from jobs.http.authentication import Caller
-from jobs.spec import fields
+from jobs.spec import fields, reserved
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import uuid7
 from jobs.spec.members import (
@@ -33,6 +33,8 @@ from jobs.spec.validation import (
     QUEUE_LENGTH,
     QUEUE_PATTERN,
     NewJob,
+    OpenQueue,
+    OpenType,
 )
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
@@ -70,21 +72,28 @@ class Worker(Members):
     worker_id = WorkerId(longest=LONGEST_WORKER_ID).required()
 
 
+class ServedQueues(Names):
+    def check(self, value: Any, place: str) -> list[str]:
+        names = super().check(value, place)
+        reserved.refuse_queues(names, place)
+        return names
+
+
 class Serving(Worker):
-    queues = Names(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, least=1).required()
+    queues = ServedQueues(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, least=1).required()
 
 
 class Running(Members):
     """Execution options of both jobs and schedules of jobs."""
 
-    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
+    queue = OpenQueue().default("default")
     max_attempts = Integer(least=1, most=MAX_ATTEMPTS)
     # Not an execution timeout: with heartbeats a Flare job may run longer.
     timeout_seconds = Integer(least=1, most=CENTURY)
 
 
 class Schedule(Running):
-    job_type = Text(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
+    job_type = OpenType(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
     cron_expression = Text().required()
     timezone = Text(longest=64)
 
@@ -136,7 +145,7 @@ class Heartbeat(OfJob):
 
 
 class JobRequest(Running):
-    job_type = Text(
+    job_type = OpenType(
         "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
         pattern=CLASS_PATTERN,
     ).required()

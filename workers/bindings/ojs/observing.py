@@ -17,13 +17,14 @@ from jobs.store import readiness, standby
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
-from .requests import MOST_QUEUES, AutoscalingQuery
+from .requests import MOST_QUEUES, AutoscalingQuery, MetricsQuery
 
 
 class MetricsViewSet(OJSViewSet):
     """`/ojs/v1/metrics` (OJS observability §8)"""
 
     resource = "metrics"
+    queries = {"retrieve": MetricsQuery}
 
     def retrieve(self, request: Request) -> HttpResponse:
         """All metrics in Prometheus' text format, or in OpenMetrics if the client accepts it."""
@@ -38,9 +39,11 @@ class MetricsViewSet(OJSViewSet):
                 hint="pip install 'django-ojs[metrics]'",
                 extra="metrics",
             )
+        named = MetricsQuery.format.read(request.query_params)
 
         def respond() -> HttpResponse:
-            text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
+            accepted = named or request.META.get("HTTP_ACCEPT", "")
+            text, media_type = metrics.exposition(accepted)
             return HttpResponse(text, content_type=media_type)
 
         return standby.answer(respond)

@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
-from jobs.http.parameters import Word
+from jobs.http.parameters import OneOf, Word
 from jobs.http.request import Meta
 from jobs.record import tracing
 from jobs.spec import fields, pools, traces, versions
@@ -294,6 +294,11 @@ class ReportProgress(Settling):
     checkpoint = Object("What the next attempt needs to continue from here.")
     message = Text(longest=10_000)
     data = Object("At most 64 KB of JSON.")
+
+
+class MetricsQuery(Members):
+    # The public command line and many configurations of scrapers send it.
+    format = OneOf(("prometheus",), "The text format, whatever the request accepts.")
 
 
 class AutoscalingQuery(Members):

@@ -1,0 +1,168 @@
+"""Retry, cancel or delete all jobs of a filter in the background, with progress and a stop.
+
+A request changes at most `bulk.MOST` jobs. A bulk operation lives in its row: any reaper takes the
+next batch, a transaction that also notes how far it is, so after a crash it continues there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils.translation import gettext
+
+from ..access.audit import Actor, record_action
+from ..errors import InvalidRequest
+from ..models import BulkOperation, BulkState, OperatorAction
+from ..models.querysets import JobQuerySet
+from ..record.events import bulk_event, record
+from ..spec.fields import Document
+from ..store import clock
+from ..store.database import atomic, connection
+from . import bulk
+from .bulk_selection import OPERATIONS, filtered
+
+COUNTED = 100_000
+"""Most jobs that are counted before the start, for the share that is done."""
+ROUND = 1.0
+"""Seconds after which a sweep leaves the rest to the next one."""
+
+
+def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
+    """The jobs that an operation would change.
+
+    Raises:
+        InvalidRequest: the filter is invalid, or no state in it allows the verb.
+    """
+    operation = OPERATIONS[verb]
+    jobs = filtered(wanted, operation.default, now=now)
+    states = wanted.get("state") or sorted(operation.default)
+    allowed = operation.states.intersection([states] if isinstance(states, str) else states)
+    if not allowed:
+        raise InvalidRequest(
+            f"Jobs in these states cannot be {operation.did}: "
+            f"the states are {', '.join(sorted(operation.states))}.",
+            field="filter.state",
+        )
+    return jobs.filter(state__in=sorted(allowed))
+
+
+def preview(verb: str, wanted: Document) -> tuple[int, bool]:
+    """Return how many jobs it would change, at most `COUNTED`, and whether there are more."""
+    found = matching(verb, wanted).order_by()[: COUNTED + 1].count()
+    return min(found, COUNTED), found > COUNTED
+
+
+def start(verb: str, wanted: Document, *, actor: Actor, reason: str = "") -> BulkOperation:
+    """Start an operation; reapers carry it out (`advance`).
+
+    Args:
+        verb: `retry`, `cancel` or `delete`.
+        wanted: a filter as in bulk requests; jobs enqueued from now on never match.
+
+    Raises:
+        InvalidRequest: the filter is invalid, or no state in it allows the verb.
+    """
+    count, has_more = preview(verb, wanted)
+    with atomic():
+        action = record_action(
+            actor,
+            OPERATIONS[verb].permission,
+            kind="job",
+            count=0,
+            selection={"filter": wanted},
+            reason=reason,
+            history=False,
+        )
+        return BulkOperation.objects.create(
+            verb=verb,
+            filter=wanted,
+            total=None if has_more else count,
+            started_by=actor.name,
+            source=actor.source,
+            reason=reason,
+            action_id=action.pk,
+            started_at=clock.now(),
+        )
+
+
+def stop(pk: int, *, actor: Actor, reason: str = "") -> bool:
+    """Change no more jobs until it is continued; return whether it was running.
+
+    A batch that is under way is finished.
+    """
+    return _switch(pk, BulkState.RUNNING, BulkState.STOPPED, actor, reason)
+
+
+def go_on(pk: int, *, actor: Actor, reason: str = "") -> bool:
+    """Continue a stopped operation where it was; return whether it was stopped."""
+    return _switch(pk, BulkState.STOPPED, BulkState.RUNNING, actor, reason)
+
+
+def _switch(pk: int, before: BulkState, after: BulkState, actor: Actor, reason: str) -> bool:
+    with atomic():
+        moved = BulkOperation.objects.filter(pk=pk, state=before).update(state=after)
+        if moved:
+            record_action(
+                actor,
+                "run_bulkoperation",
+                list(BulkOperation.objects.filter(pk=pk)),
+                selection={"to": str(after)},
+                reason=reason,
+                message=gettext("Now %(state)s.") % {"state": after.label},
+            )
+    return bool(moved)
+
+
+def advance() -> int:
+    """Take batches of the running operations, in turn, for a second; return how many jobs changed.
+
+    Each operation gets one batch at least.
+    """
+    running = BulkOperation.objects.filter(state=BulkState.RUNNING).order_by("pk")
+    waiting = list(running.values_list("pk", flat=True))
+    until = time.monotonic() + ROUND
+    changed = 0
+    while waiting:
+        moved = {pk: _take_batch(pk) for pk in waiting}
+        changed += sum(moved.values())
+        waiting = [pk for pk in waiting if moved[pk] == bulk.BATCH]
+        if time.monotonic() > until:
+            break
+    return changed
+
+
+def _take_batch(pk: int) -> int:
+    """Change the next jobs of an operation; return how many, fewer than a batch at its end."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        running = BulkOperation.objects.filter(pk=pk, state=BulkState.RUNNING)
+        # Whoever holds the row takes its batch, or stops it.
+        operation = running.select_for_update(skip_locked=skip).first()
+        if operation is None:
+            return 0
+        jobs = matching(operation.verb, operation.filter, now=operation.started_at)
+        jobs = jobs.filter(created_at__lte=operation.started_at)
+        if operation.last_id is not None:
+            jobs = jobs.filter(pk__gt=operation.last_id)
+        verb = OPERATIONS[operation.verb]
+        extra: dict[str, Any] = {}
+        if operation.verb == "cancel":
+            extra = {"cancelled_by": operation.started_by, "reason": operation.reason}
+        ids = verb.act(jobs, most=bulk.BATCH, **extra)
+        changes: dict[str, Any] = {"done": F("done") + len(ids)}
+        if ids:
+            changes["last_id"] = ids[-1]
+        if len(ids) < bulk.BATCH:
+            changes |= {"state": BulkState.COMPLETED, "finished_at": Now()}
+            total = operation.done + len(ids)
+            counts = {"total": total, verb.did: total, "skipped": 0}
+            record([bulk_event(operation.verb, **counts)])
+        running.update(**changes)
+        # The audit says what happened so far, also after a crash or a stop.
+        if operation.action_id is not None:
+            of_operator = OperatorAction.objects.filter(pk=operation.action_id)
+            of_operator.update(count=F("count") + len(ids))
+    return len(ids)

@@ -1,0 +1,95 @@
+"""What the verbs of bulk operations accept, and which jobs a filter matches (OJS bulk §6 to §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from ..models import Job
+from ..models.querysets import JobQuerySet
+from ..spec.bulk_requests import BulkFilter
+from ..spec.fields import Document, refuse
+from ..spec.lifecycle import State
+from ..store import clock
+from ..store.expressions import JSONObjectHas
+from . import bulk
+
+WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A verb of the document: its words, the states it accepts, and a filter's default states."""
+
+    did: str
+    states: frozenset[State]
+    default: frozenset[State]
+    act: Callable[..., list[UUID]]
+    permission: str
+
+
+OPERATIONS = {
+    # Active jobs are running on a worker, so they are cancelled only by id (§6.1).
+    "cancel": Operation(
+        "cancelled",
+        WAITING,
+        frozenset({State.AVAILABLE, State.SCHEDULED}),
+        bulk.cancel,
+        "cancel_job",
+    ),
+    "retry": Operation(
+        "retried",
+        bulk.RETRIABLE,
+        frozenset({State.DISCARDED}),
+        bulk.retry,
+        "retry_job",
+    ),
+    "delete": Operation(
+        "deleted",
+        bulk.DELETABLE,
+        bulk.DELETABLE,
+        bulk.delete,
+        "discard_job",
+    ),
+}
+
+
+def filtered(
+    wanted: Document, default: frozenset[State], *, now: datetime | None = None
+) -> JobQuerySet:
+    """The jobs that a filter matches (OJS bulk §6.1; admin API §8.1).
+
+    Args:
+        default: the states of a filter that names none.
+        now: what relative moments count from; by default, now.
+
+    Raises:
+        InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
+    """
+    for name in wanted:
+        if name not in BulkFilter.names:
+            raise refuse(f"filter.{name}", f"There is no filter '{name}'.")
+    if not any(value is not None for value in wanted.values()):
+        raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
+    states = BulkFilter.state.read(wanted) or default
+    jobs = Job.objects.filter(state__in=sorted(states))
+    for member in (BulkFilter.type, BulkFilter.queue):
+        if (value := member.read(wanted)) is not None:
+            jobs = jobs.filter(**{member.name: value})
+    now = now or clock.now()
+    for limit, lookup in (
+        (BulkFilter.enqueued_before, "enqueued_at__lt"),
+        (BulkFilter.until, "enqueued_at__lt"),
+        (BulkFilter.enqueued_after, "enqueued_at__gt"),
+        (BulkFilter.since, "enqueued_at__gte"),
+    ):
+        if (moment := limit.read(wanted, now)) is not None:
+            jobs = jobs.filter(**{lookup: moment})
+    priority = BulkFilter.priority.read(wanted)
+    if priority is not None:
+        jobs = jobs.filter(priority=priority)
+    for name, value in (BulkFilter.meta.read(wanted) or {}).items():
+        jobs = jobs.filter(JSONObjectHas("meta", name, value))
+    return jobs

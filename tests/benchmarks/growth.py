@@ -1,0 +1,92 @@
+"""What a run leaves behind in PostgreSQL: sizes, dead rows, log; and a past to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from .tables import NEW_ID, QUEUE
+
+CHUNK = 100_000
+TABLES = ("ojs_jobs_job", "ojs_jobs_event")
+FIGURES = """
+    SELECT sum(pg_table_size(part.relid)), sum(pg_indexes_size(part.relid)), sum(stat.n_dead_tup)
+      FROM (SELECT %(table)s::regclass AS relid
+             UNION SELECT relid FROM pg_partition_tree(%(table)s)) AS part
+ LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = part.relid
+"""
+FINISHED = "%(began)s::timestamptz + make_interval(secs => %(step)s::float8 * n)"
+JOBS = f"""
+    INSERT INTO ojs_jobs_job
+           (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
+            reserved_by, finished_by, unfenced, created_at, enqueued_at, started_at, finished_at,
+            tags, attributes, dead_letter)
+    SELECT {NEW_ID}, 'bench.noop', '{QUEUE}', '[1, "two"]', '{{}}', 0, 'completed', 1, false, 3,
+           '', '', false, time, time, time, time, '[]', '{{}}', false
+      FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
+           LATERAL (SELECT {FINISHED} AS time) AS at
+"""
+EVENTS = f"""
+    INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
+    SELECT kind, subject, '{QUEUE}', 'bench.noop', '', 1, time
+      FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
+           LATERAL (SELECT {FINISHED} AS time,
+                           ({NEW_ID})::text AS subject) AS at,
+           unnest(ARRAY['job.enqueued', 'job.started', 'job.completed']) AS kind
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """PostgreSQL's own, of one moment."""
+
+    tables: dict[str, int]
+    """Bytes without indexes, by table."""
+    indexes: dict[str, int]
+    dead: dict[str, int]
+    """Dead rows, as PostgreSQL estimates them."""
+    log: int
+    """Position in the write-ahead log, in bytes."""
+
+    @property
+    def size(self) -> int:
+        return sum(self.tables.values()) + sum(self.indexes.values())
+
+
+def look(connection: psycopg.Connection[Any]) -> Figures:
+    found = {
+        table: connection.execute(FIGURES, {"table": table}).fetchone() or (0, 0, 0)
+        for table in TABLES
+    }
+    position = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")
+    ((log,),) = position.fetchall()
+    tables, indexes, dead = (
+        {table: int(row[column] or 0) for table, row in found.items()} for column in range(3)
+    )
+    return Figures(tables, indexes, dead, int(log))
+
+
+def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> None:
+    """Add jobs that finished in the last `seconds`, evenly, and three events for each."""
+    found = connection.execute("SELECT now() - make_interval(secs => %s)", [seconds]).fetchone()
+    assert found is not None
+    for first in range(0, jobs, CHUNK):
+        about = {"first": first, "last": min(first + CHUNK, jobs) - 1}
+        about |= {"began": found[0], "step": seconds / jobs}
+        connection.execute(JOBS, about)
+        connection.execute(EVENTS, about)
+    connection.execute("VACUUM ANALYZE ojs_jobs_job, ojs_jobs_event")
+    connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def idle_transaction(url: str) -> Iterator[None]:
+    """A transaction that was forgotten: while it is open, no row that dies can be removed."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        yield
+        connection.rollback()

@@ -1,0 +1,209 @@
+"""Bulk operations: a verb for all jobs of a filter, batch by batch in the background."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+import jobs
+from jobs.access.audit import of_shell
+from jobs.engine import bulk, bulk_operations
+from jobs.errors import InvalidRequest
+from jobs.models import BulkOperation, Event, Job, OperatorAction
+from tests.factories import JobFactory, ago
+from tests.operators import answer, messages, operator, press, viewer
+from workers.chores import reaper
+
+pytestmark = pytest.mark.django_db
+
+ADD = reverse("admin:ojs_jobs_bulkoperation_add")
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(bulk, "BATCH", 3)
+
+
+@pytest.fixture
+def one_batch_each(monkeypatch):
+    """A sweep ends after one batch of each operation."""
+    monkeypatch.setattr(bulk_operations, "ROUND", -1.0)
+
+
+def dead(count, **columns):
+    return JobFactory.create_batch(count, dead=True, created_at=ago(3600), **columns)
+
+
+def enqueued():
+    return jobs.enqueue("email.send", [1]).pk
+
+
+def start(verb, **wanted):
+    return bulk_operations.start(verb, wanted, actor=of_shell(), reason="Bad release")
+
+
+def test_every_dead_job_of_a_type_is_retried_however_many(one_batch_each):
+    dead(7, type="mail")
+    other = dead(1, type="report")[0]
+    operation = start("retry", type="mail")
+    assert operation.total == 7
+
+    changed = [bulk_operations.advance() for _ in range(4)]
+
+    assert changed == [3, 3, 1, 0]
+    assert Job.objects.filter(type="mail", state="available").count() == 7
+    other.refresh_from_db()
+    assert other.state == "discarded"
+    operation.refresh_from_db()
+    assert (operation.state, operation.done) == ("completed", 7)
+    assert operation.finished_at is not None
+    audited = OperatorAction.objects.get(verb="retry_job")
+    assert (audited.count, audited.selection) == (7, {"filter": {"type": "mail"}})
+    assert Event.objects.get(type="bulk.retry.completed").data["retried"] == 7
+
+
+def test_a_sweep_goes_on_while_there_is_time():
+    dead(7)
+    start("retry", queue="default")
+
+    assert bulk_operations.advance() == 7
+
+
+def test_a_stopped_operation_continues_where_it_was(one_batch_each):
+    dead(5)
+    operation = start("delete", state=["discarded"])
+    bulk_operations.advance()
+
+    assert bulk_operations.stop(operation.pk, actor=of_shell())
+    assert not bulk_operations.stop(operation.pk, actor=of_shell())
+    assert bulk_operations.advance() == 0
+    assert Job.objects.count() == 2
+
+    assert bulk_operations.go_on(operation.pk, actor=of_shell(), reason="It was right")
+    assert bulk_operations.advance() == 2
+    assert not Job.objects.exists()
+    operation.refresh_from_db()
+    assert (operation.state, operation.done) == ("completed", 5)
+
+
+def test_a_batch_that_fails_leaves_no_trace_and_is_taken_again(one_batch_each, monkeypatch):
+    dead(4)
+    operation = start("retry", type="email.send")
+    real = bulk_operations.record
+    monkeypatch.setattr(bulk_operations, "record", lambda events: 1 / 0)
+    bulk_operations.advance()
+
+    with pytest.raises(ZeroDivisionError):  # at its end
+        bulk_operations.advance()
+    operation.refresh_from_db()
+    assert operation.done == 3
+    assert Job.objects.filter(state="discarded").count() == 1
+
+    monkeypatch.setattr(bulk_operations, "record", real)
+    assert bulk_operations.advance() == 1
+
+
+def test_operations_take_turns(one_batch_each):
+    dead(6, type="mail")
+    dead(2, type="report")
+    start("retry", type="mail")
+    start("retry", type="report")
+
+    assert bulk_operations.advance() == 5
+
+
+def test_jobs_enqueued_after_the_start_are_left_alone():
+    early = JobFactory(created_at=ago(60))
+    start("cancel", queue="default")
+    late = enqueued()
+
+    bulk_operations.advance()
+
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert states == {early.pk: "cancelled", late: "available"}
+
+
+def test_active_jobs_are_not_cancelled():
+    JobFactory(active=True)
+
+    with pytest.raises(InvalidRequest, match="cannot be cancelled"):
+        start("cancel", state=["active"])
+    start("cancel", queue="default")
+    bulk_operations.advance()
+
+    assert Job.objects.get().state == "active"
+
+
+def test_a_filter_that_would_mean_all_jobs_is_refused():
+    with pytest.raises(InvalidRequest):
+        start("delete")
+
+
+def test_too_many_jobs_are_not_counted(monkeypatch):
+    monkeypatch.setattr(bulk_operations, "COUNTED", 2)
+    dead(3)
+
+    assert bulk_operations.preview("retry", {"queue": "default"}) == (2, True)
+    assert start("retry", queue="default").total is None
+
+
+def test_the_reaper_carries_it_out():
+    dead(4)
+    start("retry", queue="default")
+
+    reaper.run(next(chore for chore in reaper.CHORES if chore.name == "bulk-operations"))
+
+    assert BulkOperation.objects.get().state == "completed"
+
+
+def test_an_operator_counts_then_starts_watches_and_stops(one_batch_each):
+    dead(5, type="mail")
+    ops = operator()
+    sent = {"verb": "retry", "type": "mail", "reason": "Fixed"}
+
+    counted = ops.post(ADD, sent)
+    assert "5 jobs match now." in counted.content.decode()
+    assert not BulkOperation.objects.exists()
+
+    fingerprint = counted.context["fingerprint"]
+    page = ops.post(ADD, sent | {"counted": fingerprint}, follow=True)
+    operation = BulkOperation.objects.get()
+    assert (operation.started_by, operation.reason) == ("ops", "Fixed")
+    assert "0 of 5 jobs" in page.content.decode() and page.context["refresh"]
+
+    bulk_operations.advance()
+    page = ops.get(page.request["PATH_INFO"])
+    assert "3 of 5 jobs" in page.content.decode()
+    page = answer(ops, press(ops, page, "stop"), reason="Too early")
+    operation.refresh_from_db()
+    assert operation.state == "stopped"
+    assert "1 operation: done." in messages(page)
+
+    listed = ops.get(reverse("admin:ojs_jobs_bulkoperation_changelist")).content.decode()
+    assert "3 of 5" in listed and "Type: mail" in listed
+
+
+def test_what_was_edited_after_the_count_is_counted_again():
+    dead(2, type="mail")
+    dead(1, type="report")
+    ops = operator()
+    counted = ops.post(ADD, {"verb": "retry", "type": "mail"}).context["fingerprint"]
+
+    again = ops.post(ADD, {"verb": "delete", "type": "report", "counted": counted})
+
+    assert "1 job matches now." in again.content.decode()
+    assert not BulkOperation.objects.exists()
+
+
+def test_a_wrong_filter_is_refused_at_its_field():
+    ops = operator()
+
+    page = ops.post(ADD, {"verb": "retry", "state": ["completed"]})
+    assert "cannot be retried" in str(page.context["form"].errors["state"])
+
+    page = ops.post(ADD, {"verb": "retry"})
+    assert page.context["form"].non_field_errors()
+
+
+def test_a_viewer_starts_nothing():
+    assert viewer().post(ADD, {"verb": "retry", "type": "mail"}).status_code == 403
