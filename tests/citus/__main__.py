@@ -143,21 +143,19 @@ class Load:
         return reply
 
     def _produce(self) -> None:
-        while not self._stop.is_set():
-            reply = self._call("jobs/batch", {"jobs": [{"type": "a", "args": []}] * 20})
+        while not self._stop.wait(0.5):
+            reply = self._call("jobs/batch", {"jobs": [{"type": "a", "args": []}] * 5})
             if reply is not None:
                 self.enqueued.update(job["id"] for job in reply["jobs"])
 
     def _work(self) -> None:
         name = threading.current_thread().name
-        while not self._stop.is_set() or self.enqueued - set(self.completed):
+        while not self._stop.is_set():
             body = {"queues": ["default"], "count": 20, "worker_id": name}
             reply = self._call("workers/fetch", body)
             for job in reply["jobs"] if reply else ():
                 if self._call("workers/ack", {"job_id": job["id"], "worker_id": name}):
                     self.completed.append(job["id"])
-            if self._stop.is_set() and not (reply and reply["jobs"]):
-                return
 
 
 def move(coordinator: Postgres, api: Api, servers: list[Postgres], seconds: float) -> None:
