@@ -10,10 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import models
-from django.db.models import F
-from django.db.models.functions import Now
-
 from ..errors import JobNotFound
 from ..models import Job, ProgressReport
 from ..record.events import job_event, record
@@ -62,11 +58,12 @@ def report_progress(
         held = held.filter(reserved_by=worker_id)
     if attempt is not None:
         held = held.filter(attempt=attempt)
-    until = models.ExpressionWrapper(Now() + F("reserved_for"), output_field=models.DateTimeField())
     with atomic():
-        # This locks the job's row.
-        if held.update(reserved_until=until):
-            job = Job.objects.defer("args", "meta").get(pk=job_id)
+        job = held.defer("args", "meta").select_for_update().first()
+        if job is not None:
+            # The sum of the time and a column is one that Citus refuses in an UPDATE.
+            until = None if job.reserved_for is None else clock.now() + job.reserved_for
+            Job.objects.filter(pk=job_id).update(reserved_until=until)
             note_progress(job, value=value, data=data, message=message)
     return progress_of(job_id)
 
