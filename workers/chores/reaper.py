@@ -49,6 +49,7 @@ from . import tallies, webhook_worker
 logger = logging.getLogger("workers.reaper")
 
 BATCH_SIZE = 500
+BATCHES = 50
 
 
 def declare_dead_workers() -> int:
@@ -152,6 +153,8 @@ class Chore:
     """For the log: "3 reservations expired"."""
     every: timedelta | None = None
     """Its period: the first process to come runs it, at most this often. None means every round."""
+    batches: int | None = None
+    """Most batches in a row, so that the others get their turn; None means `BATCHES`."""
     span: str = ""
     """Its OpenTelemetry span, if it has done something (OJS distributed tracing §4.2)."""
 
@@ -178,7 +181,13 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
-    Chore("bulk-operations", engine.bulk_operations.advance, "jobs changed by bulk operations"),
+    Chore(
+        "bulk-operations",
+        engine.bulk_operations.advance,
+        "jobs changed by bulk operations",
+        # It takes batches of its own, for a second.
+        batches=1,
+    ),
     Chore("tenants", engine.tenants.declare, "tenants of the settings made"),
     Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.
@@ -230,8 +239,6 @@ SENDERS: dict[
 once."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
-BATCHES = 50
-"""Most batches of one chore in a row, so that the others get their turn."""
 PATIENCE = 2.0
 """Periods after which the reaper does what a cluster has left undone."""
 
@@ -340,7 +347,7 @@ def run(
         give_up: called in another thread if a batch hangs although its connection was cut.
     """
     total = 0
-    for _ in range(BATCHES):
+    for _ in range(chore.batches or BATCHES):
         limit = STUCK_SLOW if chore.every else STUCK
         with (
             bounded(f"The chore {chore.name}", limit, give_up),
