@@ -45,6 +45,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_time_zones(),
         *_check_placement(),
         *_check_store(options),
+        *_check_cells(options),
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
@@ -164,6 +165,22 @@ def _check_standby(name: str) -> list[checks.CheckMessage]:
         message = f"{place}: that has no effect, since it is no standby of {alias()!r}."
         return [checks.Warning(message, hint="Name a standby of it.", id="ojs.W030")]
     return []
+
+
+def _check_cells(options: conf.Settings) -> list[checks.CheckMessage]:
+    wrong = [
+        name
+        for name, url in options.CELLS.items()
+        if not (isinstance(url, str) and url.startswith(("https://", "http://")))
+    ]
+    return [
+        checks.Error(
+            f'OJS["CELLS"][{name!r}] is no URL.',
+            hint='Give that of the admin: "https://jobs.example.com/admin/".',
+            id="ojs.E032",
+        )
+        for name in wrong
+    ]
 
 
 def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:

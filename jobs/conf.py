@@ -148,6 +148,11 @@ class Settings:
         "and `GET /ojs/v1/events` read from it; their answers may be slightly old, as the header "
         "`OJS-Standby-Lag` says. Empty: none.",
     )
+    CELLS: dict = option(
+        {},
+        "Other deployments that an operator looks after, and this one: name → URL of its admin. "
+        "The dashboard links to them.",
+    )
 
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.core.checks import run_checks
 from django.urls import reverse
 from django.utils import timezone
 
@@ -388,3 +389,20 @@ def test_a_wall_display_has_figures_and_nothing_to_press():
     assert page.context["refresh"] == 5
     assert 'id="header"' not in text and "nav-sidebar" not in text.split("<body")[1]
     assert not any(form.fields.get("action") == "pause" for form in forms(page))
+
+
+def test_it_links_to_the_other_cells_and_says_which_it_is(admin_client, settings):
+    assert "Cells" not in admin_client.get(DASHBOARD).content.decode()
+    cells = {"a": "http://testserver/admin/", "b": "https://b.example.com/admin/"}
+    settings.OJS = settings.OJS | {"CELLS": cells}
+
+    page = admin_client.get(DASHBOARD).content.decode()
+
+    assert '<a href="http://testserver/admin/" aria-current="true">a</a>' in page
+    assert '<a href="https://b.example.com/admin/">b</a>' in page
+
+
+def test_a_cell_without_a_url_is_refused(settings):
+    settings.OJS = settings.OJS | {"CELLS": {"a": "b.example.com"}}
+
+    assert [found.id for found in run_checks() if found.id == "ojs.E032"] == ["ojs.E032"]

@@ -110,6 +110,7 @@ class DashboardAdmin(admin.ModelAdmin):
             "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
             "may_pause": not is_kiosk and self._may_pause(request),
             "is_kiosk": is_kiosk,
+            "cells": cells(request),
             # Django's word for a page without its header and sidebar.
             "is_popup": is_kiosk,
             "first_steps": first_steps(request) if is_empty else None,
@@ -139,6 +140,12 @@ def first_steps(request: HttpRequest) -> dict[str, Any] | None:
         "python": f'import requests; requests.post("{url}", json={job}{headers}).json()',
         "worker": "python manage.py runjobworker",
     }
+
+
+def cells(request: HttpRequest) -> list[tuple[str, str, bool]]:
+    """Name, URL and whether it is this one of each deployment in `OJS["CELLS"]`."""
+    here = request.build_absolute_uri()
+    return [(name, url, here.startswith(url)) for name, url in ojs_settings.CELLS.items()]
 
 
 def charts(points: Points, fleet: Points, marks: Marked) -> list[Chart]:
