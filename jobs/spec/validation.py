@@ -189,6 +189,7 @@ class Priority(Integer):
                 f"The '{place}' field must be a number from {self.least} to {self.most} or one of "
                 f"{', '.join(LEVELS)}, not {value[:80]!r}.",
                 validation="enum",
+                expected="integer",
                 allowed=list(LEVELS),
             )
         return LEVELS[value]

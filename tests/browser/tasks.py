@@ -115,7 +115,7 @@ def drain(hand: Hand, scene: Large) -> None:
 
 
 def pause(hand: Hand, scene: Large) -> None:
-    row = hand.page.locator("[data-live=queues] tr", has_text="webhooks")
+    row = hand.page.locator("[data-live=queues] tr", has_text=re.compile(r"^\s*webhooks"))
     hand.click(row.get_by_role("button"))
     hand.types("reason", "Their certificate has expired")
     hand.press("Pause these queues")

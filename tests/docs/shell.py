@@ -12,7 +12,7 @@ from django.core.management import get_commands, load_command_class
 
 from .pages import ROOT
 
-OUTSIDE = {"git", "cd", "redis-cli", "["}
+OUTSIDE = {"git", "cd", "export", "redis-cli", "["}
 """Programs that are neither ours nor Python's, and need not be on every machine."""
 EXTRAS = re.compile(r"'?django-ojs(?:\[(?P<names>[\w,]+)\])?'?")
 
