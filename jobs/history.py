@@ -9,7 +9,6 @@ history.erase(meta={"customer": "c-17"})
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 from uuid import UUID
 
 from . import engine
@@ -18,6 +17,7 @@ from .engine.erasure import Erased
 from .errors import InvalidRequest
 from .handles import identified
 from .models import Job
+from .options import JSON
 from .place import current
 from .record import execution
 from .store.expressions import JSONObjectHas
@@ -27,7 +27,7 @@ __all__ = ["Erased", "entries", "erase", "lineage", "purge"]
 MOST = 1000
 
 
-def entries(job_id: UUID | str, *, limit: int = MOST) -> list[dict[str, Any]]:
+def entries(job_id: UUID | str, *, limit: int = MOST) -> list[dict[str, JSON]]:
     """Return what happened to a job, oldest first, as `GET /ojs/v1/jobs/{id}/history` does (§7.1).
 
     Empty if the record knows nothing of the job.
@@ -36,7 +36,7 @@ def entries(job_id: UUID | str, *, limit: int = MOST) -> list[dict[str, Any]]:
         return execution.history_of(identified(job_id), limit=limit).entries
 
 
-def lineage(job_id: UUID | str) -> dict[str, Any]:
+def lineage(job_id: UUID | str) -> dict[str, JSON]:
     """Return a job's parent, root and descendants, as `GET /ojs/v1/jobs/{id}/lineage` does (§7.2).
 
     Raises:

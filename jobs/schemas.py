@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from .engine import schemas as registry
 from .errors import SchemaExists
 from .models import JobSchema
+from .options import JSON
 from .place import current
 from .spec.jsonable import jsonable
 from .spec.operator_requests import NewSchema
@@ -28,13 +29,13 @@ class RegisteredSchema(NamedTuple):
 
     type: str
     version: str
-    schema: dict[str, Any]
+    schema: dict[str, JSON]
     uri: str
     created_at: datetime
 
 
 def register(
-    type: str, version: str | int, schema: Mapping[str, Any], *, uri: str = ""
+    type: str, version: str | int, schema: Mapping[str, object], *, uri: str = ""
 ) -> RegisteredSchema:
     """Register the schema of a version of a job type, in the caller's transaction.
 
@@ -112,7 +113,7 @@ def set_mode(mode: str | None, *, type: str = "", queue: str = "") -> None:
         registry.set_mode(mode, type=type, queue=queue)
 
 
-def mistakes(type: str, args: Sequence[Any], *, version: str | int | None = None) -> list[str]:
+def mistakes(type: str, args: Sequence[object], *, version: str | int | None = None) -> list[str]:
     """Return what is wrong with arguments, each with a JSON pointer; nothing is enqueued.
 
     Args:

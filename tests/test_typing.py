@@ -29,7 +29,7 @@ from uuid import UUID
 from typing_extensions import assert_type
 
 import jobs
-from jobs import errors, testing
+from jobs import errors, history, schemas, testing
 from jobs.backends import JobFailed
 from jobs.crontab import register
 from jobs.middleware import enqueue_chain, execution_chain, job_context
@@ -185,6 +185,26 @@ def compose() -> jobs.WorkflowHandle:
     assert_type(flow.jobs(), list[jobs.JobHandle])
     assert_type(flow.results(), "list[jobs.JSON]")
     return flow.wait(timeout=3.0)
+
+
+def describe() -> list[str]:
+    kinds = ["string", "integer"]
+    first = schemas.register("email.send", "1.0.0", {"prefixItems": [{"type": kinds}]})
+    assert_type(first.schema, "dict[str, jobs.JSON]")
+    assert_type(first.uri, str)
+    schemas.set_mode("strict", type="email.send", queue="mail")
+    assert_type(schemas.latest("email.send").version, str)
+    for version in schemas.versions("email.send"):
+        schemas.delete("email.send", version)
+    return schemas.mistakes("email.send", ["ann", 1])
+
+
+def forget(customer: str, job_id: UUID) -> int:
+    assert_type(history.entries(job_id, limit=10), "list[dict[str, jobs.JSON]]")
+    assert_type(history.lineage(job_id), "dict[str, jobs.JSON]")
+    erased = history.erase(meta={"customer": customer})
+    assert_type(erased.left, "list[UUID]")
+    return erased.jobs + history.purge(job_id)
 
 
 async def asynchronous() -> None:
