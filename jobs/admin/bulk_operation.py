@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from django import forms
@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
@@ -24,7 +24,7 @@ from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
 from . import display
 from .base import ReadOnlyModelAdmin, may
-from .confirm import Answer, Question, ask, say
+from .confirm import Question, switch
 from .job_form import WIDE, Suggesting, suggest
 
 EVERY = 2
@@ -190,22 +190,11 @@ class BulkOperationAdmin(ReadOnlyModelAdmin):
 
     @admin.action(description=_("Stop selected operations"), permissions=["run"])
     def stop(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._switch(request, queryset, STOP, engine.bulk_operations.stop)
+        return switch(self, request, queryset, STOP, engine.bulk_operations.stop)
 
     @admin.action(description=_("Continue selected operations"), permissions=["run"])
     def go_on(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._switch(request, queryset, CONTINUE, engine.bulk_operations.go_on)
-
-    def _switch(
-        self, request: HttpRequest, queryset: Any, question: Question, verb: Callable[..., bool]
-    ) -> Any:
-        answer = ask(self, request, queryset, question)
-        if not isinstance(answer, Answer):
-            return answer
-        actor = of_request(request)
-        done = sum(verb(pk, actor=actor, reason=answer.reason) for pk in answer.ids)
-        text = ngettext("%(count)d operation: done.", "%(count)d operations: done.", done)
-        return say(self, request, done, text % {"count": done}, len(answer.objects))
+        return switch(self, request, queryset, CONTINUE, engine.bulk_operations.go_on)
 
 
 def words(operation: BulkOperation) -> list[tuple[str, str]]:

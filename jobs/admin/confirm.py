@@ -246,6 +246,23 @@ def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int
     return back(request)
 
 
+def switch(
+    model_admin: Any,
+    request: HttpRequest,
+    selected: QuerySet[Any],
+    question: Question,
+    verb: Callable[..., bool],
+) -> HttpResponse:
+    """Ask, then call `verb` for each operation, which returns whether it changed; say how many."""
+    answer = ask(model_admin, request, selected, question)
+    if not isinstance(answer, Answer):
+        return answer
+    actor = of_request(request)
+    done = sum(verb(pk, actor=actor, reason=answer.reason) for pk in answer.ids)
+    text = ngettext("%(count)d operation: done.", "%(count)d operations: done.", done)
+    return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+
+
 def trace(
     request: HttpRequest, verb: str, objects: Sequence[Any], answer: Answer, **how: Any
 ) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -11,13 +11,13 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs.access.audit import of_request
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
-from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, say
+from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, switch
 from jobs.errors import Conflict, InvalidRequest
 
 from ..fleet import drain
@@ -221,26 +221,15 @@ class FleetOperationAdmin(ReadOnlyModelAdmin):
 
     @admin.action(description=_("Pause selected operations"), permissions=["drain"])
     def pause(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._steer(request, queryset, PAUSE, drain.pause)
+        return switch(self, request, queryset, PAUSE, drain.pause)
 
     @admin.action(description=_("Continue selected operations"), permissions=["drain"])
     def go_on(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._steer(request, queryset, CONTINUE, drain.go_on)
+        return switch(self, request, queryset, CONTINUE, drain.go_on)
 
     @admin.action(description=_("Abort selected operations"), permissions=["drain"])
     def abort(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._steer(request, queryset, ABORT, drain.abort)
-
-    def _steer(
-        self, request: HttpRequest, queryset: Any, question: Question, verb: Callable[..., bool]
-    ) -> Any:
-        answer = ask(self, request, queryset, question)
-        if not isinstance(answer, Answer):
-            return answer
-        actor = of_request(request)
-        done = sum(verb(pk, actor=actor, reason=answer.reason) for pk in answer.ids)
-        text = ngettext("%(count)d operation: done.", "%(count)d operations: done.", done)
-        return say(self, request, done, text % {"count": done}, len(answer.objects))
+        return switch(self, request, queryset, ABORT, drain.abort)
 
 
 PAUSE = Question(
