@@ -33,7 +33,7 @@ class Place:
         return engine.enqueue(new)
 
     def announcing(self) -> AbstractContextManager[None]:
-        """Return a context in which new jobs are told of: none of them runs before it ends."""
+        """Return a context in which new jobs are announced; none of them runs before it ends."""
         return contextlib.nullcontext()
 
     def began(self, workflow: Any) -> None:

@@ -139,7 +139,7 @@ def _take_batch(pk: int) -> int:
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         running = BulkOperation.objects.filter(pk=pk, state=BulkState.RUNNING)
-        # Whoever holds the row takes its batch, or stops it.
+        # Another process that holds the row is taking this batch, or stopping the operation.
         operation = running.select_for_update(skip_locked=skip).first()
         if operation is None:
             return 0

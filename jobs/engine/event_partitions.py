@@ -116,7 +116,7 @@ def move(say: Callable[[str], None], pause: Callable[[], None], tries: int) -> N
     What has been done stays done: another call goes on from there.
 
     Args:
-        say: told each step.
+        say: called with a line of text for each step.
         pause: called between two attempts at what others keep from happening.
         tries: how often such a step is tried.
 

@@ -699,7 +699,7 @@ class Members:
 
     @classmethod
     def refuse_others(cls, document: Document, *, also: Collection[str] = ()) -> None:
-        """Refuse a document with members that nobody would read, such as misspelt ones.
+        """Refuse a document with members that would be ignored, such as misspelt ones.
 
         Args:
             also: members that are accepted besides those that are declared.

@@ -33,7 +33,7 @@ NOTIFY = f"""
      WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
 """
 # For the portable store, in two statements. Citus runs a statement where its table is, perhaps on
-# another node, and nobody listens there.
+# another node, which has no listeners.
 LISTENS = "SELECT 1 FROM ojs_jobs_listener LIMIT 1"
 SEND = f"SELECT count(pg_notify({CHANNEL}, name)) FROM unnest(%s::text[]) AS name"
 LISTEN = """

@@ -165,7 +165,7 @@ class _Host(threading.Thread):
                 logger.debug("No worker delivers webhooks yet: %s", problem)
             except Exception:
                 logger.exception("The worker that delivers webhooks failed; another follows.")
-            # One that an operator has told to end is followed by another, too.
+            # A worker that an operator terminated is followed by another, too.
             self._over.wait(INTERVAL)
 
     def _work(self) -> None:

@@ -371,8 +371,8 @@ def forget(job_ids: Sequence[str]) -> None:
     rows = WebhookDelivery.objects.filter(subject__in=job_ids)
     delivery_jobs.cancel(rows.pending(), reason="The delivery was erased.")
     # A receiver's response may quote what it got.
-    told = Event.objects.using(alias()).filter(type__startswith="webhook.")
-    told.filter(subject__in=[row.name for row in rows.only("pk")]).delete()
+    recorded = Event.objects.using(alias()).filter(type__startswith="webhook.")
+    recorded.filter(subject__in=[row.name for row in rows.only("pk")]).delete()
     rows.delete()
 
 
