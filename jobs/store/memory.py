@@ -21,11 +21,12 @@ from functools import cache
 from typing import Any
 
 from django.apps import apps
-from django.db import connections, models, router
+from django.db import connections, models
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.utils import timezone
 
 from .database import APPS
+from .routing import Installed
 
 ALIAS = "ojs_memory"
 SETTINGS: dict[str, Any] = {
@@ -145,39 +146,24 @@ class Router:
         return True if self.db_for_read(one) and self.db_for_read(other) else None
 
 
-ROUTER = Router()
+installed = Installed(Router())
 _current: ContextVar[Connection | None] = ContextVar("ojs_memory", default=None)
-_count = 0
-"""How many connections are active now, in all threads."""
-_counting = threading.Lock()
 
 
 @contextlib.contextmanager
 def _taking_part(connection: Connection) -> Iterator[None]:
-    _route(+1)
-    before = _current.get()
-    token = _current.set(connection)
-    connections[ALIAS] = connection
-    try:
-        yield
-    finally:
-        _current.reset(token)
-        if before is None:
-            del connections[ALIAS]
-        else:
-            connections[ALIAS] = before
-        _route(-1)
-
-
-def _route(change: int) -> None:
-    """Install this router before those of the site while any connection is active."""
-    global _count
-    with _counting:
-        _count += change
-        # A new list: the existing one may be being read. A test that overrides the setting creates
-        # a new list as well.
-        others = [other for other in router.routers if other is not ROUTER]
-        router.routers = [ROUTER, *others] if _count else others
+    with installed():
+        before = _current.get()
+        token = _current.set(connection)
+        connections[ALIAS] = connection
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            if before is None:
+                del connections[ALIAS]
+            else:
+                connections[ALIAS] = before
 
 
 @cache

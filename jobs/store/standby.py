@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections, router
+from django.db import DatabaseError, InterfaceError, connections
 
 from ..conf import ojs_settings
 from . import clock
 from .database import APPS, connection, elsewhere, home, reading_from
 from .event_order import NotReplayed
+from .routing import Installed
 
 logger = logging.getLogger("jobs.standby")
 
@@ -43,9 +43,7 @@ class Router:
         return (elsewhere() or None) if model._meta.app_label in APPS else None
 
 
-ROUTER = Router()
-_readers = 0
-_counting = threading.Lock()
+installed = Installed(Router())
 _away_until = 0.0
 _is_away = False
 
@@ -96,22 +94,8 @@ def _lag() -> float:
 
 @contextlib.contextmanager
 def _reading(name: str) -> Iterator[None]:
-    _route(+1)
-    try:
-        with reading_from(name):
-            yield
-    finally:
-        _route(-1)
-
-
-def _route(change: int) -> None:
-    """Install the router before those of the site while any thread reads from the standby."""
-    global _readers
-    with _counting:
-        _readers += change
-        # A new list: the existing one may be being read.
-        others = [other for other in router.routers if other is not ROUTER]
-        router.routers = [ROUTER, *others] if _readers else others
+    with installed(), reading_from(name):
+        yield
 
 
 def _failed(name: str, why: str) -> None:
