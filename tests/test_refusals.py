@@ -28,10 +28,13 @@ from tests.database import alias, connection
 from tests.described import Code, codes_of, refused_with
 from tests.endpoints import OPTIONS, Stage, doors_by_path, name_of
 from tests.factories import JobFactory, ago
+from tests.once import once_is_enough
 from workers.bindings.flare import ids
 from workers.models import WebhookSubscription, Worker
 from workers.openapi.document import current
 from workers.webhooks import delivery, subscriptions
+
+pytestmark = once_is_enough
 
 UNKNOWN = "019414d4-0000-7000-8000-000000000000"
 UNKNOWN_IN_FLARE = "job_01KGWTDD4D9ZQR00000G5HS4QY"

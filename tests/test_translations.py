@@ -17,10 +17,13 @@ from django.utils import translation
 from jobs import engine
 from jobs.admin import display
 from jobs.record import dashboard
+from tests.once import once_is_enough
 
 from .factories import JobFactory, WorkerFactory
 from .operators import choose, list_of, operator
 from .translations import KEYWORDS, LANGUAGES, ROOT, SOURCES, compiled, marked, po_file, translated
+
+pytestmark = once_is_enough
 
 PLACEHOLDER = re.compile(r"%\(\w+\)[sd]|\{\w*\}|%%")
 

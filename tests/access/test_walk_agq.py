@@ -10,6 +10,7 @@ import pytest
 
 from jobs.access import Command, commands
 from jobs.spec.worker_ids import qualified
+from tests.once import behind_a_router
 from workers.bindings.agq.commands import known, rule
 from workers.models import Worker
 
@@ -26,7 +27,7 @@ from .scenes import (
     tells_of_twin,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [behind_a_router, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def registered(s: Scene) -> str:

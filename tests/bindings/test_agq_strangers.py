@@ -10,10 +10,11 @@ import pytest
 from jobs.http.authentication import make_key
 from jobs.models import Job
 from tests.bindings.listening import connected, everything, listening
+from tests.once import once_is_enough
 from tests.processes import eventually
 from workers.bindings.agq.resp import HTTPSpoken, Parser
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 PLAN = json.dumps({"plan": ["sort"], "inputs": {}})
 PUSH = f"LPUSH queue:ready '{PLAN}'\r\n".encode()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.once import once_is_enough_on_postgresql
 from workers.openapi.generate import document, written
 
 CHECKS = (
@@ -33,7 +34,7 @@ STREAMS = (
     "/ojs/v1/queues/{name}/events",
 )
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [once_is_enough_on_postgresql, pytest.mark.slow]
 
 
 def test_no_request_is_answered_otherwise_than_described(database_url, tmp_path):

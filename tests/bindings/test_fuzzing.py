@@ -22,9 +22,14 @@ import jobs
 from jobs import engine
 from tests import processes
 from tests.conftest import url_of_test_database
+from tests.once import once_is_enough_on_postgresql
 from tests.processes import PATIENCE, eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [
+    once_is_enough_on_postgresql,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+]
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 CASES = 250

@@ -16,6 +16,9 @@ from jobs.models import Job
 from jobs.spec.identifiers import uuid7
 from tests.factories import JobFactory
 from tests.ojs_client import MEDIA_TYPE, OJSClient, refusal
+from tests.once import once_is_enough_on_postgresql
+
+pytestmark = once_is_enough_on_postgresql
 
 POSTS = [
     "jobs",

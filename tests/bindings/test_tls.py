@@ -18,9 +18,12 @@ from jobs.http import endpoints
 from jobs.models import Job
 from tests import processes
 from tests.bindings.listening import listening
+from tests.once import once_is_enough
 from tests.processes import eventually
 from workers.bindings.shared import tls
 from workers.bindings.shared.tls import Certificate, UnusableCertificate
+
+pytestmark = once_is_enough
 
 redis = pytest.importorskip("redis")
 trustme = pytest.importorskip("trustme")

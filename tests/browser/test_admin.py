@@ -8,9 +8,10 @@ from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient
+from tests.once import once_is_enough
 from workers.models import Worker
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.browser, pytest.mark.slow]
 
 
 def listed(page):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+from tests.once import once_is_enough
+
+pytestmark = [
+    once_is_enough,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+]
 
 
 def test_the_page_is_styled_and_fits(browse):

@@ -7,8 +7,9 @@ from django.urls import reverse
 
 from jobs.models import CronJob, Job, JobSchema
 from tests.factories import JobFactory
+from tests.once import once_is_enough
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.browser, pytest.mark.slow]
 
 
 def test_json_is_checked_as_it_is_typed(log_in):

@@ -6,8 +6,9 @@ import pytest
 from django.urls import reverse
 
 from tests.factories import JobFactory, QueueFactory
+from tests.once import once_is_enough
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.browser, pytest.mark.slow]
 
 FOCUSED = "document.activeElement.closest('tr')?.rowIndex ?? document.activeElement.id"
 

@@ -16,7 +16,7 @@ from workers.chores import reaper
 from workers.fleet import marks
 from workers.models import FleetSample, Mark
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.browser, pytest.mark.slow]
 
 DASHBOARD = "/admin/ojs_workers/dashboard/"
 
@@ -142,7 +142,6 @@ def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
     assert page.locator("svg.ojs-chart").count() == 4
 
 
-@once_is_enough
 def test_a_chart_is_compared_with_yesterday_and_says_what_was_done(log_in):
     a_busy_hour()
     minutes = list(Rollup.objects.filter(resolution=60))

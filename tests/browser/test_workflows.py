@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.once import once_is_enough
+
 from .records import etl
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    once_is_enough,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+]
 
 
 def test_the_picture_is_drawn_and_its_boxes_lead_to_their_jobs(log_in):

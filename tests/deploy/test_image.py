@@ -18,9 +18,12 @@ import jobs
 from ojs_project.environment import secret
 from ojs_project.health import NoAnswer, check
 from tests import processes
+from tests.once import once_is_enough
 from tests.processes import eventually, running
 
 from . import recipes
+
+pytestmark = once_is_enough
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ from jobs.http.authentication import make_key
 from ojs_project.body_deadline import BodyDeadline
 from ojs_project.bypass import Bypass
 from tests import processes
+from tests.once import once_is_enough
+
+pytestmark = once_is_enough
 
 LOGIN = "/admin/login/"
 BEAT = "/ojs/v1/workers/heartbeat"

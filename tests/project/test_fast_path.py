@@ -21,10 +21,13 @@ from jobs.spec.worker_ids import qualified
 from ojs_project.bypass import Bypass
 from tests.database import connection
 from tests.factories import JobFactory, QueueFactory, WorkerFactory
+from tests.once import once_is_enough
 from workers.bindings.flare import ids
 from workers.models import Worker
 
 from .wsgi import answered, environment, plain
+
+pytestmark = once_is_enough
 
 HELD = "01931f6c-0000-7000-8000-000000000001"
 OTHERS = "01931f6c-0000-7000-8000-000000000002"

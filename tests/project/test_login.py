@@ -10,6 +10,9 @@ import pytest
 
 from ojs_project.addresses import client_address
 from tests import processes
+from tests.once import once_is_enough
+
+pytestmark = once_is_enough
 
 PASSWORD = "a password of some length"
 MOST = 10

@@ -18,8 +18,9 @@ from jobs.models import Job
 from jobs.spec.lifecycle import State
 from tests import processes
 from tests.database import connection
+from tests.once import once_is_enough
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [once_is_enough, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 HOST_SITE = processes.ROOT / "tests" / "host_site"
 GUIDE = (processes.ROOT / "docs" / "django.md").read_text()
