@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import postgres
+from tests.processes import PATIENCE
 
 from . import over_http, tables
 from .code_lines import lines_of
@@ -31,7 +32,7 @@ from .fast_paths import FAST_PATHS, FastPath
 from .places import PATHS
 from .plan import Plan, rounds, say, stop_when_asked
 from .results import Results
-from .servers import PATIENCE, environment
+from .servers import environment
 from .without import HTTP, STEPS, WORKER, Side
 
 ENOUGH = 5

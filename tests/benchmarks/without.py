@@ -18,7 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .servers import PATIENCE, free_port
+from tests.processes import PATIENCE
+
+from .servers import free_port
 from .tables import QUEUE
 
 # Forked from a process that has imported everything: both sides are alike, and start at once.
@@ -55,7 +57,11 @@ class Side:
     def __enter__(self) -> Side:
         self._process.start()
         if self.kind == HTTP:
-            self._wait_until_it_answers()
+            try:
+                self._wait_until_it_answers()
+            except BaseException:
+                self.__exit__()
+                raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -86,7 +92,8 @@ class Side:
                 return
             except OSError:
                 time.sleep(0.02)
-        raise RuntimeError(f"The server did not start:\n{self._log.read_text()}")
+        log = self._log.read_text() if self._log.exists() else ""
+        raise RuntimeError(f"The server did not start:\n{log}")
 
 
 def _command(kind: str, port: int) -> list[str]:
