@@ -157,7 +157,7 @@ class Bench:
                 time.sleep(start)
                 before = computed(side)
                 outcomes = driven.result()
-                cost = computed(side) - before
+                cost = spent_since(before, side)
         finally:
             for connection in connections:
                 connection.close()
@@ -172,7 +172,7 @@ class Bench:
         before = computed(side)
         side.pipe.send((name, self.plan.seconds))
         done, seconds = side.pipe.recv()
-        return Measured(done / seconds, (computed(side) - before) / done)
+        return Measured(done / seconds, spent_since(before, side) / done)
 
     def _by_worker(self, off: Sequence[str]) -> Measured:
         tables.empty()
@@ -185,8 +185,9 @@ class Bench:
             time.sleep(min(over_http.WARM_UP, seconds))
             before, done, began = computed(side), tables.completed(), time.monotonic()
             time.sleep(seconds)
-            now, ended = tables.completed(), time.monotonic()
-            cost = computed(side) - before
+            while (now := tables.completed()) == done and time.monotonic() < deadline:
+                time.sleep(0.01)
+            ended, cost = time.monotonic(), spent_since(before, side)
         return Measured((now - done) / (ended - began), cost / (now - done))
 
 
@@ -200,6 +201,11 @@ def computed(side: Side) -> float:
             times = psutil.Process(pid).cpu_times()
             taken += times.user + times.system
     return taken
+
+
+def spent_since(before: float, side: Side) -> float:
+    """Processor time since then; never zero, as a short measurement would read it."""
+    return max(computed(side) - before, 1 / os.sysconf("SC_CLK_TCK"))
 
 
 def story(port: int, key: str) -> list[Any]:
@@ -295,7 +301,7 @@ def are_in(results: Results) -> bool:
 
 
 def table(results: Results) -> str:
-    """A line for each path, with the operation that gains most by it."""
+    """A line for each path measured, or for all, with the operation that gains most by it."""
     lines = [
         "| fast path | lines | of tests | most gained by | throughput | processor time | |",
         "|---|---|---|---|---|---|---|",
@@ -303,13 +309,16 @@ def table(results: Results) -> str:
     for path in FAST_PATHS:
         found = [(gain_of(path, it, results), it) for it in path.operations]
         measured = [(gain, it) for gain, it in found if gain is not None]
+        has_failed = results.median(PATHS, f"{path.name}: failed") is not None
+        if are_in(results) and not (measured or has_failed):
+            continue
         if measured:
             most, operation = max(measured)
             cells = [operation, *(shown(path, operation, what, results) for what in (RATE, TIME))]
             cells.append("keep" if most >= ENOUGH else "remove")
         else:
             cells = [path.operations[0], "not measured yet", "", ""]
-        if results.median(PATHS, f"{path.name}: failed") is not None:
+        if has_failed:
             cells[-1] = "failed"
         counts = [str(lines_of(path.code)), str(lines_of(path.tests))]
         lines.append(f"| {' | '.join([path.name, *counts, *cells])} |")
