@@ -167,4 +167,5 @@ def _steps(pipe: Connection) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
     go(sys.argv[2:], off=[name for name in sys.argv[1].split(",") if name])
