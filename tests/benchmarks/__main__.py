@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals, soak
+from . import goals, paths, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
@@ -31,10 +31,12 @@ DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
 REFERENCE = "reference"
 SOAK = "soak"
+PATHS = "paths"
 USUAL = (SUITE, "peers", "worker", "pages", "waiting")
-ON_REQUEST = (REFERENCE, SOAK)
+ON_REQUEST = (REFERENCE, SOAK, PATHS)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of waiting connections. Only if they are named: the reference server, an hour of steady load."""
+of waiting connections. Only if they are named: the reference server, an hour of steady load, and
+the product without each of its fast paths."""
 PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
@@ -66,7 +68,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--part",
         action="append",
         choices=PARTS,
-        help="may be repeated (default: all but reference and soak)",
+        help=f"may be repeated (default: all but {', '.join(ON_REQUEST)})",
     )
     parser.add_argument(
         "--folder",
@@ -161,6 +163,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
         elif part == SOAK:
             command += ["--url", url, "--json", str(file), *soak.words_of(options)]
+        elif part == PATHS:
+            command += ["--url", url, "--json", str(file), *_for_paths(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.
@@ -203,6 +207,8 @@ def report(kind: str, documents: list[dict[str, Any]]) -> str:
     text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors)}"
     if kind == "postgres":
         text += "\n" + goals.table(results, GOALS)
+    if paths.are_in(results):
+        text += "\n\n" + paths.table(results)
     if (results.median(*OTHERS) or 0) > BUSY:
         text += "\n\nOTHERS WERE USING THIS MACHINE: neither the numbers nor their ratios hold."
     return text
@@ -222,6 +228,14 @@ def _for_reference(options: argparse.Namespace) -> list[str]:
     given = [f"--only={word}" for word in options.only]
     given += [f"--{name}={getattr(options, name)}" for name in names if getattr(options, name)]
     return [*given, f"--processes={options.processes}"]
+
+
+def _for_paths(options: argparse.Namespace) -> list[str]:
+    names = ("rounds", "seconds", "clients")
+    given = [f"--only={word}" for word in options.only] + ["--smoke"] * options.smoke
+    return given + [
+        f"--{name}={getattr(options, name)}" for name in names if getattr(options, name)
+    ]
 
 
 def main() -> None:

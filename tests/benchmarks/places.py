@@ -21,6 +21,7 @@ ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
 REFERENCE = "Beside the reference server, one load client"
 THEIRS = "reference server"
+PATHS = "Gains of fast paths"
 
 
 def group_of(processes: int) -> str:

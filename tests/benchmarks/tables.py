@@ -129,3 +129,17 @@ def scalar(query: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(query)
         return cursor.fetchone()[0]
+
+
+def completed() -> int:
+    return int(scalar("SELECT count(*) FROM ojs_jobs_job WHERE state = 'completed'"))
+
+
+def sessions() -> list[int]:
+    """The processes of all other sessions of clients, on PostgreSQL."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return [pid for (pid,) in cursor.fetchall()]

@@ -9,6 +9,7 @@ import sys
 import pytest
 from django.db import connection
 
+from .fast_paths import FAST_PATHS
 from .plan import OTHERS
 from .servers import ROOT
 
@@ -129,3 +130,21 @@ def test_another_checkout_is_measured_in_turn(tmp_path):
     line, *_ = [line for line in done.stdout.splitlines() if "fetch + ack 10" in line]
     before, now, ratio = (float(word.replace(",", "")) for word in line.split()[-4:-1])
     assert before > 0 and now > 0 and ratio > 0
+
+
+@pytest.mark.postgres
+def test_every_fast_path_can_be_turned_off_and_is_answered_the_same(tmp_path):
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "paths"]
+
+    done = subprocess.run(
+        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    checked = [path.name for path in FAST_PATHS if f"  {path.name}: checked\n" in done.stderr]
+    assert checked == [path.name for path in FAST_PATHS], done.stderr
+    measured = {result["name"] for result in json.loads(file.read_text())["postgres"]}
+    for operation in ("in process: enqueue 1000", "runjobworker"):
+        assert any(f": {operation}: processor time" in name for name in measured), measured
+    assert "| direct answers |" in done.stdout
