@@ -1,6 +1,6 @@
 """Servers and workers on several machines, one PostgreSQL: throughput, wake-ups, faults.
 
-    python -m tests.benchmarks.machines [--smoke] [--share 0.2] [--json FILE]
+    python -m tests.benchmarks.machines [--smoke] [--processor 0.2] [--json FILE]
 
 The machines are network namespaces of this computer (`network`) and share its processors, so that
 throughput is measured a second time with servers that may use only a small share of one each.
@@ -40,8 +40,8 @@ class Sizes:
     """Of each machine."""
     numbers: tuple[int, ...] = (1, 2, 3)
     """Of machines that have clients."""
-    share: float = 0.2
-    """Of a processor for each server, where it is limited."""
+    processor: float = 0.2
+    """What each server may use of one, where it is limited."""
     samples: int = 300
     workers: tuple[str, ...] = ("http", "local")
     """Of each machine: over HTTP to its server, and by its own connection to the database."""
@@ -63,12 +63,17 @@ SMOKE = Sizes(1, 0.1, 1, (1, 3), 0.2, 3, ("http",), 5, 4, 1, 0.5, 0, 4)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "of the part `machines`: "
-    parser.add_argument("--share", type=float, help=f"{about}of a processor (default: 0.2)")
+    parser.add_argument(
+        "--processor",
+        type=float,
+        metavar="SHARE",
+        help=f"{about}what a limited server may use of a processor (default: 0.2)",
+    )
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
     """The arguments of this part among those of `make bench`."""
-    named = ("rounds", "seconds", "clients", "share")
+    named = ("rounds", "seconds", "clients", "processor")
     given = {name: getattr(options, name) for name in named}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return ["--smoke"] * options.smoke + words
@@ -86,7 +91,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
-    named = ("rounds", "seconds", "clients", "share")
+    named = ("rounds", "seconds", "clients", "processor")
     given = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     return replace(SMOKE if options.smoke else Sizes(), **given)
 

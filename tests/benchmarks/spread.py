@@ -48,7 +48,7 @@ def throughput(sizes: Sizes, results: Results, machines: list[Machine], key: str
     """One, two and three machines in turn, with and without a limit for their servers."""
     shares: list[float | None] = [None]
     if all(machine.quota.is_there for machine in machines):
-        shares.append(sizes.share)
+        shares.append(sizes.processor)
     else:
         say("  No control groups for processors here: only servers without a limit.")
     turns = [
