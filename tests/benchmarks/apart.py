@@ -108,14 +108,18 @@ class Site:
             await self._until(lambda: self._held_by(machine), f"{machine.name} gets no jobs")
             machine.unplug()
             began = time.monotonic()
-            # Nothing that it does counts from now on, so this is what it holds.
+            # What PostgreSQL had received is still done.
+            await self._until(lambda: not self._active(machine), f"{machine.name} is still served")
             if held := self._held_by(machine):
                 break
             machine.plug_in()
+        recovered: list[float] = []
         others = {name for one in self._machines if one is not machine for name in self._of(one)}
 
         def run_elsewhere() -> bool:
             self._ledgers.read()
+            if not recovered and not self._held_by(machine):
+                recovered.append(time.monotonic() - began)
             return held <= {
                 line.job
                 for who, line in self._ledgers.all("started")
@@ -124,6 +128,7 @@ class Site:
 
         try:
             await self._until(run_elsewhere, f"the jobs of {machine.name} do not run elsewhere")
+            self._note(CUT_OFF, "its jobs are taken back after", recovered[0], "s")
             self._note(CUT_OFF, ELSEWHERE, time.monotonic() - began, "s", f"({len(held)} jobs)")
             await asyncio.sleep(max(0, began + self._sizes.cut - time.monotonic()))
         finally:
@@ -147,6 +152,13 @@ class Site:
             names,
         )
         return {job for (job,) in found}
+
+    def _active(self, machine: Machine) -> list[Any]:
+        """The statements of a machine that are being executed."""
+        return self._ask(
+            "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND client_addr = %s::inet",
+            machine.address,
+        )
 
     def _heard_since(self, moment: float) -> set[str]:
         """Names of the ledgers of workers that have started a job, and of confirmed producers."""
@@ -290,7 +302,9 @@ class Site:
             job = {"type": TYPE, "args": [work(seconds)], "options": options}
             try:
                 line = line or await open_line(machine, self._key, QUEUE)
-                reply = await asyncio.wait_for(line.post("jobs", job), ANSWER)
+                # Not `wait_for`, which may overlook that the task is cancelled.
+                async with asyncio.timeout(ANSWER):
+                    reply = await line.post("jobs", job)
                 book.write("enqueued", reply["job"]["id"])
             except (OSError, EOFError, RuntimeError) as problem:
                 # Refused, or without an answer: the job may exist, and nobody waits for it.

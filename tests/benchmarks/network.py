@@ -63,9 +63,11 @@ class Switch(Namespace):
         peer = ("peer", "name", "eth0", "netns", str(machine.pid))
         self.inside(self.ip, "link", "add", cable, "type", "veth", *peer)
         self.inside(self.ip, "link", "set", cable, "master", "bridge", "up")
-        address = f"{self._network}.{10 + number}/24"
-        machine.inside(self.ip, "addr", "add", address, "dev", "eth0")
+        machine.inside(self.ip, "addr", "add", f"{self.address_of(number)}/24", "dev", "eth0")
         machine.inside(self.ip, "link", "set", "eth0", "up")
+
+    def address_of(self, number: int) -> str:
+        return f"{self._network}.{10 + number}"
 
     def turn(self, cable: str, way: str) -> None:
         self.inside(self.ip, "link", "set", cable, way)
@@ -76,6 +78,7 @@ class Machine(Namespace):
 
     def __init__(self, switch: Switch, number: int, folder: Path) -> None:
         self.name = "abcdefgh"[number]
+        self.address = switch.address_of(number)
         self.quota = Quota(self.name)
         self._cable = f"to-{self.name}"
         self._switch = switch
