@@ -23,7 +23,7 @@ from tests.campaign.surroundings import Missing
 
 from . import goals
 from .network import lack, network, url_of
-from .places import floors
+from .places import PROCESSORS, floors
 from .plan import OTHERS, stop_when_asked
 from .results import Results
 from .servers import environment
@@ -58,7 +58,19 @@ class Sizes:
     """Seconds of the load with clocks apart."""
 
 
-SMOKE = Sizes(1, 0.1, 1, (1, 3), 0.2, 3, ("http",), 5, 4, 1, 0.5, 0, 4)
+SMOKE = Sizes(
+    rounds=1,
+    seconds=0.1,
+    clients=1,
+    numbers=(1, 3),
+    samples=3,
+    workers=("http",),
+    rate=4,
+    cuts=1,
+    calm=0.5,
+    cut=0,
+    clocks=4,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,14 +120,14 @@ def measure(folder: Path, sizes: Sizes, results: Results) -> None:
 
         from jobs.http.authentication import make_key
 
-        from . import apart, spread
+        from . import faults, spread
 
         call_command("migrate", verbosity=0)
         _, key = make_key("benchmarks")
         with spread.deployed(machines, url):
             spread.throughput(sizes, results, machines, key)
             asyncio.run(spread.wake_ups(sizes, results, machines, key))
-        site = apart.Site(folder, database, machines, key, sizes, results)
+        site = faults.Site(folder, database, machines, key, sizes, results)
         site.cut_off()
         site.clocks()
         connection.close()
@@ -134,9 +146,9 @@ def main() -> int:
     import psutil
 
     results.get(*OTHERS, "%").rounds.append(psutil.cpu_percent(interval=1))
-    processors = results.get("The machine", "processors that all of it shares", "")
+    processors = results.get(*PROCESSORS, "")
     processors.rounds.append(os.cpu_count() or 1)
-    processors.note = "(machines that share them are at most as fast as they allow)"
+    processors.note = "(they bound every ratio of throughput)"
     try:
         measure(Path(sys.argv[1]), sizes_of(options), results)
     except Missing as missing:

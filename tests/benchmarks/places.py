@@ -22,6 +22,7 @@ LOGINS = "unfinished logins"
 GONE = "fetches that left"
 ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
+PROCESSORS = ("The machine", "processors for all machines, PostgreSQL and clients")
 WOKEN = "Machines: from sending an enqueue to the arrival of the job"
 CUT_OFF = "Machines: one is cut off for a while"
 CLOCKS = "Machines: their clocks an hour apart"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOADS = {"fetch 10 + ack 10": ("fetch then ack", 10, 20_000), "enqueue 1": ("enqueue", 1, 0)}
 """Name → kind of load, jobs of a request, available jobs a second that it may need."""
 PAUSE = 0.05
-"""Seconds after which a fetch that was sent is certain to wait."""
+"""Seconds after which a fetch that was sent waits, unless the computer is very busy."""
 WITHIN, ACROSS = "within one machine", "across machines"
 
 

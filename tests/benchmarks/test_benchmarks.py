@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from .network import lack
-from .places import CLOCKS, CUT_OFF, ELSEWHERE, LOST, WOKEN
+from .places import CLOCKS, CUT_OFF, ELSEWHERE, LOST, PROCESSORS, WOKEN
 from .plan import OTHERS
 from .servers import ROOT
 
@@ -53,7 +53,7 @@ OF_A_STEADY_LOAD = {
 }
 
 ON_MACHINES = {
-    "The machine: processors that all of it shares",
+    ": ".join(PROCESSORS),
     "Machines: fetch 10 + ack 10: 1 machine",
     "Machines: enqueue 1: 3 machines",
     f"{WOKEN}: across machines, p50",
