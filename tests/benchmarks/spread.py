@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from django.db import OperationalError
+from psycopg.errors import DeadlockDetected
+
 from . import tables
 from .network import Machine, open_line, stop
 from .over_http import START, WARM_UP, drive
@@ -71,7 +74,7 @@ def _measure(
     share: float | None,
 ) -> None:
     kind, count, stock = LOADS[load]
-    tables.empty()
+    _empty()
     tables.load(int(stock * (sizes.seconds + WARM_UP + START)))
     connections = [machine.connect() for machine in machines for _ in range(sizes.clients)]
     try:
@@ -90,6 +93,17 @@ def _measure(
     if any(client["ran_dry"] for client in outcomes):
         result.note = "(ran out of jobs early)"
     say(f"  {result.group}: {result.name}: {result.rounds[-1]:,.0f}")
+
+
+def _empty() -> None:
+    """Empty the tables while reapers sweep them, with which that may come to a deadlock."""
+    while True:
+        try:
+            tables.empty()
+            return
+        except OperationalError as problem:
+            if not isinstance(problem.__cause__, DeadlockDetected):
+                raise
 
 
 async def wake_ups(sizes: Sizes, results: Results, machines: list[Machine], key: str) -> None:
