@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ import psycopg
 
 from tests import postgres
 
-from . import goals, paths, soak
+from . import goals, machines, network, paths, soak
 from .beside import compare
 from .peers import goals as peers
-from .places import FLOOR, group_of
+from .places import floors
 from .plan import OTHERS, Plan, say, stop_when_asked
 from .results import Results
 from .servers import ROOT, environment
@@ -32,11 +32,12 @@ SUITE = "suite"
 REFERENCE = "reference"
 SOAK = "soak"
 PATHS = "paths"
+MACHINES = "machines"
 USUAL = (SUITE, "peers", "worker", "pages", "waiting")
-ON_REQUEST = (REFERENCE, SOAK, PATHS)
+ON_REQUEST = (REFERENCE, SOAK, PATHS, MACHINES)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of waiting connections. Only if they are named: the reference server, an hour of steady load, and
-the product without each of its fast paths."""
+of waiting connections. Only if they are named: the reference server, an hour of steady load, the
+product without each of its fast paths, several machines."""
 PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
@@ -97,6 +98,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     soak.add_arguments(parser)
+    machines.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -119,7 +121,7 @@ def plan_of(options: argparse.Namespace, database_url: str) -> Plan:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def database(kind: str, server_url: str | None) -> Iterator[str]:
     """A fresh, empty database, deleted afterwards."""
     if kind == "sqlite":
@@ -147,7 +149,9 @@ def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
     """Run one of the benchmarks that are separate programs."""
-    with tempfile.TemporaryDirectory() as folder, database("postgres", server) as url:
+    # The machines have a PostgreSQL of their own, on a network of their own.
+    empty = contextlib.nullcontext("") if part == MACHINES else database("postgres", server)
+    with tempfile.TemporaryDirectory() as folder, empty as url:
         file = Path(folder) / "results.json"
         command = [sys.executable, "-m", f"tests.benchmarks.{part}"]
         if part == "peers":
@@ -165,6 +169,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += ["--url", url, "--json", str(file), *soak.words_of(options)]
         elif part == PATHS:
             command += ["--url", url, "--json", str(file), *_for_paths(options)]
+        elif part == MACHINES:
+            command += ["--json", str(file), *machines.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.
@@ -203,8 +209,7 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
 
 def report(kind: str, documents: list[dict[str, Any]]) -> str:
     results = Results.of(documents)
-    floors = {group_of(number): FLOOR for number in range(1, 65)}
-    text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors)}"
+    text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors(documents))}"
     if kind == "postgres":
         text += "\n" + goals.table(results, GOALS)
     if paths.are_in(results):
@@ -253,6 +258,8 @@ def main() -> None:
         return
     if REFERENCE in (options.part or ()) and options.folder is None:
         sys.exit("The part 'reference' needs the option --folder.")
+    if MACHINES in (options.part or ()) and (lack := network.lack()):
+        sys.exit(f"The part 'machines' cannot be measured: {lack}.")
     everything: dict[str, list[dict[str, Any]]] = {}
     for file in options.join:
         for kind, documents in json.loads(file.read_text()).items():
@@ -264,7 +271,7 @@ def main() -> None:
             with database(kind, options.url) as url:
                 everything.setdefault(kind, []).extend(measure(plan_of(options, url)))
     others = [part for part in parts if part != SUITE and options.database != "sqlite"]
-    server = options.url or (postgres.start() if others else "")
+    server = options.url or (postgres.start() if set(others) - {MACHINES} else "")
     for part in others:
         say(f"{part} …")
         everything.setdefault("postgres", []).extend(measure_part(part, options, server))

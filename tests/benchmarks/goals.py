@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from .places import (
     ACK,
     BODIES,
+    CLOCKS,
+    CUT_OFF,
+    EARLY,
+    ELSEWHERE,
     ENDED,
     ENGINE,
     FETCH,
@@ -20,24 +24,30 @@ from .places import (
     FLOOR,
     GONE,
     IDLE,
+    LATE,
     LIMIT,
     LOGINS,
+    LOST,
     PAGES,
     RECOVERY,
     REFERENCE,
     SOAK,
     THEIRS,
     WAITING,
+    WOKEN,
     at_the_end,
     bare,
     group_of,
+    in_number,
     of_clients,
     of_interface,
+    of_machines,
     of_many,
     of_reference,
     ours,
     recovered,
     with_past,
+    woken,
 )
 from .results import Results
 
@@ -289,6 +299,49 @@ BESIDE_REFERENCE = tuple(
         ("heartbeat, no jobs", 32, 0.8),
     )
 )
+ON_MACHINES = (
+    *(
+        Goal(
+            f"{load}, three machines, servers limited to 0.2: of one",
+            (of_machines(load, 0.2), in_number(3)),
+            (of_machines(load, 0.2), in_number(1)),
+            2.4,
+        )
+        for load in ("fetch 10 + ack 10", "enqueue 1")
+    ),
+    Goal(
+        "a fetch woken across machines, p50: of within one",
+        (WOKEN, woken("across machines", 50)),
+        (WOKEN, woken("within one machine", 50)),
+        2,
+        at_most=True,
+    ),
+    *(
+        Goal(f"{when}: jobs lost", (group, LOST), None, 0, at_most=True)
+        for when, group in (("machines cut off", CUT_OFF), ("clocks an hour apart", CLOCKS))
+    ),
+    Goal(
+        "a machine cut off (timeout 5 s): its jobs run elsewhere, seconds",
+        (CUT_OFF, ELSEWHERE),
+        None,
+        10,
+        at_most=True,
+    ),
+    Goal(
+        "clocks an hour apart: a delayed job or a cron early, seconds",
+        (CLOCKS, EARLY),
+        None,
+        0,
+        at_most=True,
+    ),
+    Goal(
+        "clocks an hour apart: a delayed job or a cron late, seconds",
+        (CLOCKS, LATE),
+        None,
+        1,
+        at_most=True,
+    ),
+)
 GOALS = (
     *IN_PROCESS,
     *OVER_HTTP,
@@ -297,6 +350,7 @@ GOALS = (
     *WHILE_WAITING,
     *LEVEL,
     *BESIDE_REFERENCE,
+    *ON_MACHINES,
 )
 
 

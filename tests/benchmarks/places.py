@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 ENGINE = "Engine in process, one connection"
 LIMIT = "The limit: claim n + ack n, bare"
 RECOVERY = "Recovery of dead workers' jobs"
@@ -19,6 +22,14 @@ LOGINS = "unfinished logins"
 GONE = "fetches that left"
 ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
+PROCESSORS = ("The machine", "processors for all machines, PostgreSQL and clients")
+WOKEN = "Machines: from sending an enqueue to the arrival of the job"
+CUT_OFF = "Machines: one is cut off for a while"
+CLOCKS = "Machines: their clocks an hour apart"
+LOST = "jobs lost"
+ELSEWHERE = "its jobs run elsewhere after"
+LATE = "a delayed job or a cron is late by at most"
+EARLY = "a delayed job or a cron is early by at most"
 REFERENCE = "Beside the reference server, one load client"
 THEIRS = "reference server"
 PATHS = "Gains of fast paths"
@@ -69,3 +80,23 @@ def recovered(kind: str) -> str:
 
 def with_past(jobs: int) -> str:
     return f"fetch, p50: with {jobs:,} finished jobs, of without"
+
+
+def of_machines(load: str, share: float | None) -> str:
+    """Throughput of servers on machines, which may use that share of a processor each."""
+    limit = "" if share is None else f", each server with {share:g} of a processor"
+    return f"Machines: {load}{limit}"
+
+
+def in_number(machines: int) -> str:
+    return f"{machines} machine{'s' if machines > 1 else ''}"
+
+
+def woken(where: str, share: int) -> str:
+    return f"{where}, p{share}"
+
+
+def floors(documents: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Group → what its others are compared with."""
+    servers = {group_of(number): FLOOR for number in range(1, 65)}
+    return {document["group"]: in_number(1) for document in documents} | servers

