@@ -1,4 +1,4 @@
-"""Ends everything that a campaign started, however the campaign ends.
+"""Ends everything that a program started, a campaign above all, however the program ends.
 
 The guard is a process between the caller and the process that does the work. It adopts every orphan
 below it, so that everything can be found as its descendants. It ends when the work ends, or when
@@ -23,10 +23,10 @@ SET_CHILD_SUBREAPER = 36
 DATABASE = "OJS_TEST_DATABASE"
 
 
-def guarded(arguments: list[str]) -> int:
-    """Run a campaign under a guard; return its exit code."""
+def guarded(module: str, arguments: list[str]) -> int:
+    """Run a module under a guard, with a folder as its first argument; return its exit code."""
     guard = subprocess.Popen(
-        [sys.executable, "-m", "tests.campaign.guard", *arguments],
+        [sys.executable, "-m", "tests.campaign.guard", module, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -45,7 +45,7 @@ def main() -> int:
     folder.chmod(0o755)  # PostgreSQL runs as another user
     try:
         work = subprocess.Popen(
-            [sys.executable, "-m", "tests.campaign.run", str(folder), *sys.argv[1:]],
+            [sys.executable, "-m", sys.argv[1], str(folder), *sys.argv[2:]],
             cwd=ROOT,
             # For shared code of the suite; the database of these settings is not used.
             env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", DATABASE: "sqlite"},
