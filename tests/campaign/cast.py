@@ -321,12 +321,13 @@ def reign(
     blows: Sequence[tuple[str, str]],
     pauses: tuple[float, float],
     over: Callable[[], bool],
-    others: Mapping[tuple[str, str], Callable[[], None]],
+    others: Mapping[tuple[str, str], Callable[[], object]],
 ) -> None:
     """Strike until it is over: each blow once in random order, then at random.
 
     Args:
-        blows: (target, method); those in `others` are carried out by what is given there.
+        blows: (target, method); those in `others` are carried out by what is given there,
+            which returns False if it did nothing.
         pauses: shortest and longest pause between two blows, in seconds.
     """
     left: list[tuple[str, str]] = []
@@ -337,8 +338,8 @@ def reign(
             left = chance.sample(blows, len(blows))
         whom, how = left.pop()
         if (whom, how) in others:
-            others[whom, how]()
-            cast.faults[f"{whom} {how}"] += 1
+            if others[whom, how]() is not False:
+                cast.faults[f"{whom} {how}"] += 1
         elif cast.members[whom].alive:
             cast.strike(whom, how, chance.uniform(0.5, 12))
 

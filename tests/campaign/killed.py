@@ -62,7 +62,7 @@ def run(
     part: str,
     cast: Cast,
     database: Database,
-    others: Mapping[tuple[str, str], Callable[[], None]],
+    others: Mapping[tuple[str, str], Callable[[], object]],
     kept: Sequence[Any],
     workers: Sequence[str],
     rest: Callable[[], None] = lambda: None,

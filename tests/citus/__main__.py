@@ -1,4 +1,4 @@
-"""Cells on Citus: distributed, moved under load, measured, struck (`make citus`).
+"""Cells on Citus: distributed, moved under load, measured, broken (`make citus`).
 
     make citus ARGS="--source ../citus"
 

@@ -52,10 +52,13 @@ class Mover:
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
 
-    def begin(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._move, daemon=True)
-            self._thread.start()
+    def begin(self) -> bool:
+        """Return whether it did not move already."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        self._thread = threading.Thread(target=self._move, daemon=True)
+        self._thread.start()
+        return True
 
     def rest(self) -> None:
         """Wait for a move that has begun."""
