@@ -15,7 +15,7 @@
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
 #                 (ARGS="--help" shows the options; docs/reliability.md)
-#   make citus    a cell on Citus, moved under load    (ARGS="--source ../citus"; docs/scaling.md)
+#   make citus    cells on Citus: moved, measured, broken (ARGS="--source ../citus"; docs/scaling.md)
 #   make clean    remove the environment and the caches; data/ stays, it may hold jobs
 
 PYTHON ?= python3

@@ -1,7 +1,8 @@
 """Which store writes: the one for PostgreSQL, or the portable one (`OJS["STORE"]`).
 
-The portable store also runs on PostgreSQL, and on engines that speak its protocol and refuse the
-statements made for it: Citus distributes a schema, but not a statement with several writing parts.
+The portable store also runs on PostgreSQL, and on engines that speak its protocol but not all of
+its dialect: Citus refuses some of the statements made for PostgreSQL, and runs others on another
+node than the one that all processes are connected to.
 """
 
 from __future__ import annotations

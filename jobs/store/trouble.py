@@ -62,6 +62,10 @@ SQLITE_CODES = {
 }
 MISSING_IN_SQLITE = re.compile(r"no such (table|column)")
 LONGEST_PREFIX = 5
+# Citus reports a node that is lost during the commit as an internal error, like a bug of its own.
+# Whether the transaction is committed there is not known.
+INTERNAL_ERROR = "XX000"
+LOST_IN_COMMIT = re.compile(r"could not commit transaction for shard")
 
 
 def explain(problem: BaseException) -> OJSError | None:
@@ -86,6 +90,8 @@ def _sentence(problem: Any) -> str | None:
     # Django's errors wrap those of the driver.
     cause: Any = problem.__cause__ if isinstance(problem.__cause__, Exception) else problem
     sqlstate = getattr(cause, "sqlstate", None)
+    if sqlstate == INTERNAL_ERROR and LOST_IN_COMMIT.search(str(cause)):
+        return UNREACHABLE
     if sqlstate:
         prefixes = (sqlstate[:length] for length in range(LONGEST_PREFIX, 1, -1))
         return next((SQLSTATES[prefix] for prefix in prefixes if prefix in SQLSTATES), None)

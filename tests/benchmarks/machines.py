@@ -139,7 +139,7 @@ def main() -> int:
         arguments(sys.argv[1:])
         if missing := lack():
             sys.exit(NONE.format(missing))
-        return guarded(sys.argv[1:], "tests.benchmarks.machines")
+        return guarded("tests.benchmarks.machines", sys.argv[1:])
     stop_when_asked()
     options = arguments(sys.argv[2:])
     results = Results()

@@ -15,7 +15,7 @@ from typing import Any
 from . import tables
 from .places import FLEET, FLOOR, group_of, of_clients, of_interface
 from .plan import Plan, rounds, say
-from .results import Results, percentile
+from .results import Result, Results, percentile
 from .servers import ROOT, Server, command, environment, free_port, serve
 
 WARM_UP = 0.4
@@ -172,8 +172,14 @@ def _measure(
     outcomes = (
         [drive_fleet(connections, spec | {"held": held})] if held else drive(connections, spec)
     )
-    seconds = max(client["seconds"] for client in outcomes)
     result = results.get(group, scenario.name, "req/s" if scenario.load == "floor" else "/s")
+    record(result, outcomes)
+    say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
+
+
+def record(result: Result, outcomes: list[dict[str, Any]]) -> None:
+    """Add a round: what its clients report."""
+    seconds = max(client["seconds"] for client in outcomes)
     result.rounds.append(sum(client["done"] for client in outcomes) / seconds)
     for kind in outcomes[0]["times"]:
         times = [moment / 1000 for client in outcomes for moment in client["times"].get(kind, ())]
@@ -181,7 +187,6 @@ def _measure(
         result.p99[kind] = percentile(times, 0.99)
     if any(client["ran_dry"] for client in outcomes):
         result.note = "(ran out of jobs early)"
-    say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
 
 
 def drive(connections: list[socket.socket], spec: dict[str, Any]) -> list[dict[str, Any]]:

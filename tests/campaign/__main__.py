@@ -9,4 +9,4 @@ from .options import arguments
 
 if __name__ == "__main__":
     arguments(sys.argv[1:])  # wrong ones are refused here
-    sys.exit(guarded(sys.argv[1:]))
+    sys.exit(guarded("tests.campaign.run", sys.argv[1:]))

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -321,15 +321,15 @@ def reign(
     blows: Sequence[tuple[str, str]],
     pauses: tuple[float, float],
     over: Callable[[], bool],
-    others: dict[str, Callable[[], None]] | None = None,
+    others: Mapping[tuple[str, str], Callable[[], object]],
 ) -> None:
     """Strike until it is over: each blow once in random order, then at random.
 
     Args:
-        blows: (target, method); the target may be one of `others`, which act by themselves.
+        blows: (target, method); those in `others` are carried out by what is given there,
+            which returns False if it did nothing.
         pauses: shortest and longest pause between two blows, in seconds.
     """
-    others = others or {}
     left: list[tuple[str, str]] = []
     pause = threading.Event()
     while not over():
@@ -337,9 +337,9 @@ def reign(
         if not left:
             left = chance.sample(blows, len(blows))
         whom, how = left.pop()
-        if whom in others:
-            others[whom]()
-            cast.faults[f"{whom} {how}"] += 1
+        if (whom, how) in others:
+            if others[whom, how]() is not False:
+                cast.faults[f"{whom} {how}"] += 1
         elif cast.members[whom].alive:
             cast.strike(whom, how, chance.uniform(0.5, 12))
 

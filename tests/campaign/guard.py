@@ -1,6 +1,4 @@
-"""Ends everything that a campaign started, however the campaign ends.
-
-`guarded()` does the same for another program whose first argument is a folder for its files.
+"""Ends everything that a program started, a campaign above all, however the program ends.
 
 The guard is a process between the caller and the process that does the work. It adopts every orphan
 below it, so that everything can be found as its descendants. It ends when the work ends, or when
@@ -23,13 +21,12 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent.parent
 SET_CHILD_SUBREAPER = 36
 DATABASE = "OJS_TEST_DATABASE"
-CAMPAIGN = "tests.campaign.run"
 PATIENCE = 20
 """Seconds that a program may take to end by itself when its caller is gone."""
 
 
-def guarded(arguments: list[str], program: str = CAMPAIGN) -> int:
-    """Run a campaign, or another module, under a guard; return its exit code."""
+def guarded(program: str, arguments: list[str]) -> int:
+    """Run a module under a guard, with a folder as its first argument; return its exit code."""
     guard = subprocess.Popen(
         [sys.executable, "-m", "tests.campaign.guard", program, *arguments],
         cwd=ROOT,

@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from .account import Ledgers, account
 from .cast import FEWER, QUICK, WORKERS, Cast, reign
 from .load import KINDS, Load
 from .report import Outcome, Plan, say
-from .surroundings import Bouncer, Kept, Postgres, postgres
+from .surroundings import Bouncer, Database, Kept, postgres
 
+KILL = "kill -9"
 SETTLING = 240
 """Seconds in which every job must have ended after the last disturbance."""
 
@@ -27,7 +29,10 @@ SETTLING = 240
 def killed(plan: Plan) -> list[Outcome]:
     """Part a: workers, servers, gateways, reapers and the postmaster."""
     with postgres(plan.folder / "postgres", plan.template) as database:
-        return [_run(plan, "a", database, database.url)]
+        cast = Cast(plan.folder, database.url, **QUICK)
+        cast.use_key(plan.template.key)
+        others = {("postmaster", KILL): database.kill}
+        return [run(plan, "a", cast, database, others, [database], workers_of(plan))]
 
 
 def pooled(plan: Plan) -> list[Outcome]:
@@ -38,27 +43,44 @@ def pooled(plan: Plan) -> list[Outcome]:
         bouncer = Bouncer(bouncer_folder, database, login_retry=1 if plan.short else 15)
         bouncer.start()
         try:
-            return [_run(plan, "c", database, bouncer.url, bouncer)]
+            variables = {"DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS": "1"}
+            cast = Cast(plan.folder, bouncer.url, variables=variables, **QUICK)
+            cast.use_key(plan.template.key)
+            others = {("postmaster", KILL): database.kill, ("pgbouncer", KILL): bouncer.kill}
+            kept = [database, bouncer]
+            return [run(plan, "c", cast, database, others, kept, workers_of(plan))]
         finally:
             bouncer.kill()
 
 
-def _run(
-    plan: Plan, part: str, database: Postgres, url: str, bouncer: Bouncer | None = None
+def workers_of(plan: Plan) -> Sequence[str]:
+    return FEWER if plan.short else WORKERS
+
+
+def run(
+    plan: Plan,
+    part: str,
+    cast: Cast,
+    database: Database,
+    others: Mapping[tuple[str, str], Callable[[], object]],
+    kept: Sequence[Any],
+    workers: Sequence[str],
+    rest: Callable[[], None] = lambda: None,
 ) -> Outcome:
+    """Kill and freeze until all jobs are enqueued; return the account of them.
+
+    Args:
+        cast: with a key; nothing of it runs yet.
+        others: (target, method) → a blow beside those to the cast.
+        kept: what is started again whenever it is dead.
+        rest: waits for what `others` have begun.
+    """
     began = time.monotonic()
     chance = random.Random(plan.seed)
-    workers = FEWER if plan.short else WORKERS
-    pooled = {"DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS": "1"} if bouncer else {}
     outcome = Outcome(part)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(Kept(database))
-        others = {"postmaster": database.kill}
-        if bouncer:
-            stack.enter_context(Kept(bouncer))
-            others["pgbouncer"] = bouncer.kill
-        cast = Cast(plan.folder, url, variables=pooled, **QUICK)
-        cast.use_key(plan.template.key)
+        for thing in kept:
+            stack.enter_context(Kept(thing))
         ledgers = Ledgers(cast.ledgers)
         load = Load(cast, ledgers, jobs=plan.jobs, seconds=plan.seconds * 0.9, seed=plan.seed)
         voices = [f"worker-{name}" for name in workers]
@@ -77,6 +99,7 @@ def _run(
                     f"{load.streamed:,} of {plan.jobs:,} jobs in {plan.longest:,.0f} s, the "
                     "longest that this part may take: give it more --seconds, or fewer --jobs"
                 )
+            rest()
             outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
             load.end()
             settle(cast, database, outcome)
@@ -118,15 +141,15 @@ def works_again(
     return max(found.values(), default=0.0)
 
 
-def blows_of(cast: Cast, others: dict[str, Any]) -> list[tuple[str, str]]:
+def blows_of(cast: Cast, others: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Every place once for each method: most of them are workers."""
     blows = []
     for name, member in cast.members.items():
         if member.kind in ("local", "http", "agq", "rota", "flare") and "-" in name:
             blows += [(name, "SIGKILL"), (name, "SIGSTOP")]
         elif member.kind != "django":
-            blows.append((name, "kill -9"))
-    return blows + [(name, "kill -9") for name in others]
+            blows.append((name, KILL))
+    return [*blows, *others]
 
 
 class Reporter:
@@ -147,7 +170,7 @@ class Reporter:
         return False
 
 
-def settle(cast: Cast, database: Postgres, outcome: Outcome, seconds: float = SETTLING) -> None:
+def settle(cast: Cast, database: Database, outcome: Outcome, seconds: float = SETTLING) -> None:
     """Wait until every job has ended; those that have not by then count as lost."""
     for member in cast.members.values():
         member.thaw()
@@ -176,7 +199,7 @@ def settle(cast: Cast, database: Postgres, outcome: Outcome, seconds: float = SE
 
 
 def finish(
-    outcome: Outcome, cast: Cast, ledgers: Ledgers, database: Postgres, load: Load | None
+    outcome: Outcome, cast: Cast, ledgers: Ledgers, database: Database, load: Load | None
 ) -> None:
     """Draw up the account, once all of the cast have ended."""
     eventually(database.answers)

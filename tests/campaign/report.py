@@ -38,7 +38,7 @@ class Plan:
     short: bool
     folder: Path
     seed: str
-    prepared: Future[Template]
+    prepared: Future[Template] = field(default_factory=Future)
     rev: str = ""
     keep: Path | None = None
     """Where logs and ledgers are copied to."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 import psycopg
@@ -77,6 +77,14 @@ def unprivileged() -> dict[str, Any]:
 def give_away(path: Path) -> None:
     if whom := unprivileged():
         os.chown(path, whom["user"], whom["group"])
+
+
+class Database(Protocol):
+    """The tables of a cast, for the account."""
+
+    def answers(self) -> bool: ...
+
+    def connect(self, database: str = ..., **options: Any) -> psycopg.Connection[Any]: ...
 
 
 class Postgres:
@@ -190,6 +198,12 @@ class Postgres:
         """SIGKILL to the postmaster alone: its children notice that on their own."""
         assert self.process is not None
         self._postmaster().kill()
+        self.process.wait(PATIENCE)
+
+    def crash(self) -> None:
+        """Shut down immediately: what was committed is recovered from the log at the next start."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGQUIT)
         self.process.wait(PATIENCE)
 
     def freeze(self) -> list[psutil.Process]:

@@ -106,7 +106,7 @@ def run(api, folder, suite: str, *options: str) -> dict[str, list]:
     command = [sys.executable, str(SUITES / "run_cases.py"), "--strict", "--json", str(report)]
     command += ["--url", api.url, "--suites", str(SUITES / "suites" / suite)]
     command += ["--reset-url", f"{api.url}/ojs/v1/admin/reset", *options]
-    subprocess.run(command, check=False, capture_output=True, timeout=240)
+    subprocess.run(command, check=False, capture_output=True, timeout=600)
     tests = json.loads(report.read_text())["tests"]
     assert tests, f"there are no cases in {suite}"
     return {

@@ -64,6 +64,16 @@ def test_what_would_fail_again_is_not(sqlstate):
 
 
 @pytest.mark.postgres
+def test_a_node_of_citus_that_is_lost_during_the_commit_is_unreachable():
+    text = "could not commit transaction for shard 102040 on at least one active node"
+
+    found = trouble.explain(as_django(errors.lookup("XX000")(text)))
+
+    assert isinstance(found, DatabaseUnavailable)
+    assert (str(found), found.retryable) == (trouble.UNREACHABLE, True)
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("problem", "sentence"),
     [
