@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals, soak
+from . import filled, goals, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import FLOOR, group_of
@@ -31,10 +31,12 @@ DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
 REFERENCE = "reference"
 SOAK = "soak"
+FILLED = "filled"
 USUAL = (SUITE, "peers", "worker", "pages", "waiting")
-ON_REQUEST = (REFERENCE, SOAK)
+ON_REQUEST = (REFERENCE, SOAK, FILLED)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
-of waiting connections. Only if they are named: the reference server, an hour of steady load."""
+of waiting connections. Only if they are named: the reference server, an hour of steady load, tables
+that a site fills in a month."""
 PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
@@ -66,7 +68,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--part",
         action="append",
         choices=PARTS,
-        help="may be repeated (default: all but reference and soak)",
+        help=f"may be repeated (default: all but {', '.join(ON_REQUEST)})",
     )
     parser.add_argument(
         "--folder",
@@ -95,6 +97,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     soak.add_arguments(parser)
+    filled.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -161,6 +164,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
         elif part == SOAK:
             command += ["--url", url, "--json", str(file), *soak.words_of(options)]
+        elif part == FILLED:
+            command += ["--url", url, "--json", str(file), *filled.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.

@@ -19,6 +19,13 @@ LOGINS = "unfinished logins"
 GONE = "fetches that left"
 ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
+FILLED = "Filled tables beside small ones, in process"
+FILLED_PAGES = "Pages of the admin, filled tables"
+UPKEEP = "Housekeeping, filled tables"
+LARGE_WORKFLOWS = "A large workflow, filled tables"
+FETCH_TEN, FETCH_AND_ACK, ACK_TEN = "FETCH of ten", "FETCH of one + ACK", "ACK of ten"
+BEAT, ENQUEUE, ENQUEUE_MANY = "heartbeat with ten jobs", "enqueue 1", "enqueue 100"
+HOT_VERBS = (FETCH_TEN, ACK_TEN, FETCH_AND_ACK, BEAT, ENQUEUE, ENQUEUE_MANY)
 REFERENCE = "Beside the reference server, one load client"
 THEIRS = "reference server"
 
@@ -68,3 +75,7 @@ def recovered(kind: str) -> str:
 
 def with_past(jobs: int) -> str:
     return f"fetch, p50: with {jobs:,} finished jobs, of without"
+
+
+def of_verb(verb: str, share: str, tables: str) -> str:
+    return f"{verb}, {share}: {tables}"

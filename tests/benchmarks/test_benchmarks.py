@@ -50,6 +50,22 @@ OF_A_STEADY_LOAD = {
     "fetch, p50: with 20 finished jobs, of without",
 }
 
+WITH_FILLED_TABLES = {
+    "FETCH of ten, p50: filled",
+    "FETCH of ten, p99: small",
+    "heartbeat with ten jobs, p99: filled",
+    "enqueue 100, p50: small",
+    "slowest",
+    "a sweep with every chore: longest transaction",
+    "retry of the whole dead letter: longest transaction",
+    "purge of the completed jobs of a type: FETCH p99 beside it",
+    "retention: whole",
+    "group of 200: creation: whole",
+    "graph of 200: last steps",
+    "graph of 200: cancelling: longest transaction",
+    "graph of 200: retrying: whole",
+}
+
 
 def test_every_benchmark_runs_and_is_reported(tmp_path):
     kind = KINDS[connection.vendor]
@@ -103,6 +119,27 @@ def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
     assert sum("a transaction is idle" in line for line in minutes) == 1
     judged = [line for line in done.stdout.splitlines() if "p99 of the last ten minutes" in line]
     assert len(judged) == 4, done.stdout
+
+
+@pytest.mark.postgres
+def test_filled_tables_are_measured_and_judged(tmp_path):
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "filled"]
+
+    done = subprocess.run(
+        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    results = json.loads(file.read_text()).get("postgres", [])
+    assert {result["name"] for result in results} >= WITH_FILLED_TABLES, done.stderr
+    assert "GB of the disk are needed" in done.stderr
+    (retried,) = [
+        each for each in results if each["name"] == "retry of the whole dead letter: whole"
+    ]
+    assert retried["note"] == "(60 jobs, progress seen 3 times)"
+    judged = [line for line in done.stdout.splitlines() if "of small ones" in line]
+    assert len(judged) == 12 and not any("not measured" in line for line in judged), done.stdout
 
 
 @pytest.mark.postgres
