@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from ..models import Job
+from ..models import Job, Workflow, WorkflowState
 from ..models.querysets import JobQuerySet
 from ..spec.bulk_requests import BulkFilter
 from ..spec.fields import Document, refuse
+from ..spec.identifiers import first_id, parse_uuid
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.expressions import JSONObjectHas
 from . import bulk
+from .inheritance import subtree
 
+COMPENSATING = WorkflowState.COMPENSATING
+MINUTE = timedelta(minutes=1)
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
@@ -92,4 +96,25 @@ def filtered(
         jobs = jobs.filter(priority=priority)
     for name, value in (BulkFilter.meta.read(wanted) or {}).items():
         jobs = jobs.filter(JSONObjectHas("meta", name, value))
+    if (workflow := BulkFilter.workflow.read(wanted)) is not None:
+        jobs = _within(jobs, workflow)
     return jobs
+
+
+def _within(jobs: JobQuerySet, workflow: str) -> JobQuerySet:
+    """Those of a workflow and of all inside it, but not of what compensates: that goes on.
+
+    Raises:
+        InvalidRequest: this cannot be the id of a workflow.
+    """
+    workflow_id = parse_uuid(workflow)
+    if workflow_id is None:
+        raise refuse("filter.workflow", "The 'workflow' field must be the id of a workflow.")
+    root = Workflow.objects.filter(pk=workflow_id).first()
+    if root is None:
+        return jobs.none()
+    inside = [item for item in subtree(root, whole=True) if item.state != COMPENSATING]
+    # Its jobs have ids that the server chose at its start or later. In a large table, all others
+    # would be walked through.
+    first = first_id(root.created_at - MINUTE)
+    return jobs.filter(workflow__in=[item.pk for item in inside], pk__gte=first)

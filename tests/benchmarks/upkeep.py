@@ -32,7 +32,6 @@ from .results import Results, percentile
 if TYPE_CHECKING:
     from .filled import Sizes
 
-SWEEPS = 5
 STOPPED_AFTER = 3
 """Batches after which a bulk operation is stopped once."""
 CHORES = {chore.name: chore for chore in reaper.CHORES}
@@ -109,7 +108,7 @@ class Watch:
 def run(sizes: Sizes, results: Results, url: str) -> None:
     queues = [f"queue-{n}" for n in range(sizes.stock.queues)]
     watch = Watch(results, url, queues)
-    _sweep(watch)
+    _sweep(watch, sizes.rounds)
     watch.idle(sizes.alone)
     batch = sizes.batch or bulk.BATCH
     with mock.patch.object(bulk, "BATCH", batch), mock.patch.object(bulk_operations, "ROUND", -1.0):
@@ -119,12 +118,12 @@ def run(sizes: Sizes, results: Results, url: str) -> None:
     _retire(watch, sizes)
 
 
-def _sweep(watch: Watch) -> None:
+def _sweep(watch: Watch, rounds: int) -> None:
     """A sweep in steady state: every chore is due, and has little to do."""
-    for _ in range(SWEEPS):  # what has gathered so far
+    for _ in range(rounds):  # what has gathered so far
         for chore in reaper.CHORES:
             reaper.run(chore)
-    for _ in range(SWEEPS):
+    for _ in range(rounds):
         taken = {}
         with transactions() as lasted:
             for chore in reaper.CHORES:
