@@ -18,7 +18,6 @@ from ..store.expressions import JSONObjectHas
 from . import bulk
 from .inheritance import subtree
 
-COMPENSATING = WorkflowState.COMPENSATING
 MINUTE = timedelta(minutes=1)
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
@@ -110,11 +109,13 @@ def _within(jobs: JobQuerySet, workflow: str) -> JobQuerySet:
     workflow_id = parse_uuid(workflow)
     if workflow_id is None:
         raise refuse("filter.workflow", "The 'workflow' field must be the id of a workflow.")
-    root = Workflow.objects.filter(pk=workflow_id).first()
+    # Not the steps, of which there may be very many: every batch asks again.
+    root = Workflow.objects.filter(pk=workflow_id).only("root_id", "depth", "created_at").first()
     if root is None:
         return jobs.none()
-    inside = [item for item in subtree(root, whole=True) if item.state != COMPENSATING]
+    inside = Workflow.objects.filter(pk__in=[item.pk for item in subtree(root)])
+    ids = list(inside.exclude(state=WorkflowState.COMPENSATING).values_list("pk", flat=True))
     # Its jobs have ids that the server chose at its start or later. In a large table, all others
     # would be walked through.
     first = first_id(root.created_at - MINUTE)
-    return jobs.filter(workflow__in=[item.pk for item in inside], pk__gte=first)
+    return jobs.filter(workflow__in=ids, pk__gte=first)

@@ -65,7 +65,7 @@ def being_cancelled() -> set[UUID]:
     unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
     cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
     named = [UUID(wanted["workflow"]) for wanted in cancels.values_list("filter", flat=True)]
-    roots = Workflow.objects.filter(pk__in=named)
+    roots = Workflow.objects.filter(pk__in=named).only("root_id", "depth")
     return {item.pk for root in roots for item in subtree(root)}
 
 
