@@ -30,8 +30,8 @@ COUNTED = 100_000
 COUNTED_AMONG = 1_000_000
 """Oldest jobs among which those are counted that a deletion would change."""
 WINDOW = 20_000
-"""Jobs among which one batch of a deletion looks for those that match. Nearly all jobs of a large
-table are finished and in no index by type or queue: a batch would read all of them for a few."""
+"""Jobs among which one batch looks for those that match. No index has them in the order of ids, and
+nearly all jobs of a large table are finished: a batch would read all of them for a few."""
 ROUND = 1.0
 """Seconds after which a sweep leaves the rest to the next one."""
 
@@ -59,11 +59,14 @@ def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
 
 def preview(verb: str, wanted: Document) -> tuple[int, bool]:
     """Return how many jobs it would change, at most `COUNTED`, and whether there may be more."""
-    jobs = matching(verb, wanted)
+    jobs = matching(verb, wanted).order_by()
     end = _place(None, COUNTED_AMONG) if verb == BulkVerb.DELETE else None
     if end is not None:
         jobs = jobs.filter(pk__lte=end)
-    found = jobs.order_by()[: COUNTED + 1].count()
+    found = 0
+    # One by one: the indexes of waiting jobs are for one state each.
+    for state in sorted(OPERATIONS[verb].states):
+        found += jobs.filter(state=state)[: COUNTED + 1 - found].count()
     return min(found, COUNTED), found > COUNTED or end is not None
 
 
@@ -160,7 +163,8 @@ def _take_batch(pk: int) -> tuple[int, bool]:
         if operation.last_id is not None:
             jobs = jobs.filter(pk__gt=operation.last_id)
         verb = OPERATIONS[operation.verb]
-        is_windowed = operation.verb == BulkVerb.DELETE
+        # The discarded ones have an index and are few; a workflow's ids are close to each other.
+        is_windowed = operation.verb != BulkVerb.RETRY and "workflow" not in operation.filter
         end = _place(operation.last_id, WINDOW) if is_windowed else None
         if end is not None:
             jobs = jobs.filter(pk__lte=end)

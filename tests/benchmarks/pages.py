@@ -182,15 +182,18 @@ def fill_the_rest() -> None:
     from jobs.spec.identifiers import uuid7
     from tests.browser.records import configure, etl
     from tests.factories import JobFactory, QueueFactory, ago
+    from workers.alerts import evaluation
     from workers.fleet import drain, orders
     from workers.lifecycle import WorkerState
-    from workers.models import Worker
+    from workers.models import AlertRule, Worker
 
     etl("queue-of-workflows")
     # No worker serves it: this raises an alert.
     QueueFactory(name="search")
     JobFactory(queue="search", created_at=ago(500))
     configure()
+    # Rules look at the first 500 queues: among more, the one above raises no alert.
+    evaluation.test(AlertRule.objects.get(name="No worker"))
     members = {f"member-{n}": {"type": "string", "enum": ["a", "b"]} for n in range(20)}
     JobSchema.objects.create(
         type="type-7", version="1", version_number=1, schema={"items": {"properties": members}}

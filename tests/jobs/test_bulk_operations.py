@@ -167,6 +167,20 @@ def test_a_deletion_looks_at_a_bounded_number_of_jobs_in_each_batch(one_batch_ea
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk for job in others}
 
 
+def test_a_cancellation_looks_at_a_bounded_number_of_jobs_too(one_batch_each, monkeypatch):
+    monkeypatch.setattr(bulk_operations, "WINDOW", 4)
+    dead(5)
+    waiting = JobFactory.create_batch(2, created_at=ago(3000))
+    waiting += JobFactory.create_batch(1, created_at=ago(3000), scheduled=True)
+    operation = start("cancel", queue="default")
+
+    assert [bulk_operations.advance() for _ in range(3)] == [0, 3, 0]
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.total) == ("completed", 3)
+    assert Job.objects.filter(pk__in=[job.pk for job in waiting], state="cancelled").count() == 3
+
+
 def test_a_deletion_is_counted_among_a_bounded_number_of_jobs(monkeypatch):
     monkeypatch.setattr(bulk_operations, "COUNTED_AMONG", 2)
     dead(4)
