@@ -14,7 +14,15 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from ..errors import InvalidRequest
-from ..models import Dependency, Job, Workflow, WorkflowState
+from ..models import (
+    BulkOperation,
+    BulkState,
+    BulkVerb,
+    Dependency,
+    Job,
+    Workflow,
+    WorkflowState,
+)
 from ..record.events import PREVIOUS, first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
@@ -22,7 +30,7 @@ from ..spec.validation import NewJob
 from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
-from .inheritance import results_of_jobs
+from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
 
 BATCH = 1000
@@ -126,9 +134,10 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
         .select_for_update()
         .only("type", "queue", "attempt", "priority", "parent_results", "workflow_id")
     )
-    # Those of a cancelled workflow are not continued, nor cancelled here: whoever cancels it does.
-    over = _cancelled({job.workflow_id for job in locked if job.workflow_id is not None})
-    locked = [job for job in locked if job.workflow_id not in over]
+    if any(job.workflow_id is not None for job in locked):
+        # These are not to run, and their turn to be cancelled comes.
+        over = being_cancelled()
+        locked = [job for job in locked if job.workflow_id not in over]
     in_vain = {
         waiter
         for _, waiter, predecessor, condition in edges
@@ -141,11 +150,14 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
     return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN), has_more
 
 
-def _cancelled(workflow_ids: Collection[UUID]) -> set[UUID]:
-    if not workflow_ids:
-        return set()
-    cancelled = Workflow.objects.filter(pk__in=workflow_ids, state=WorkflowState.CANCELLED)
-    return set(cancelled.values_list("pk", flat=True))
+def being_cancelled() -> set[UUID]:
+    """Return the cancelled workflows whose jobs a bulk operation still has to cancel."""
+    unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
+    cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
+    named = [UUID(wanted["workflow"]) for wanted in cancels.values_list("filter", flat=True)]
+    roots = Workflow.objects.filter(pk__in=named, state=WorkflowState.CANCELLED)
+    roots = roots.only("root_id", "depth")
+    return {item.pk for root in roots for item in subtree(root)}
 
 
 def freed_by(job_id: UUID) -> int:

@@ -15,12 +15,11 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from ..models import BulkOperation, BulkState, BulkVerb, Dependency, Job, Workflow
+from ..models import Dependency, Job, Workflow
 from ..spec.lifecycle import WAITING
 from ..store import awaited
 from ..store.database import atomic, on_commit
 from . import dependencies, workflow_progress
-from .inheritance import subtree
 
 BATCH_SIZE = 500
 CANCELLED = "Its workflow was cancelled."
@@ -58,15 +57,6 @@ def follow(job_ids: Collection[UUID]) -> None:
         of = {job.workflow_id for job in settled if job.workflow_id is not None}
         # Starting a step may end other jobs.
         ended = workflow_progress.advance(of)
-
-
-def being_cancelled() -> set[UUID]:
-    """Return the workflows whose jobs a bulk operation cancels, perhaps stopped for now."""
-    unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
-    cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
-    named = [UUID(wanted["workflow"]) for wanted in cancels.values_list("filter", flat=True)]
-    roots = Workflow.objects.filter(pk__in=named).only("root_id", "depth")
-    return {item.pk for root in roots for item in subtree(root)}
 
 
 def release_more(job_ids: Sequence[UUID]) -> None:
@@ -128,7 +118,7 @@ def repair() -> int:
                 workflow__state="cancelled",
                 workflow__finished_at__lte=Now() - SETTLING,
             )
-            .exclude(workflow__in=being_cancelled())
+            .exclude(workflow__in=dependencies.being_cancelled())
             .values_list("pk", flat=True)[:BATCH_SIZE]
         )
         ended += dependencies.cancel_waiting(stray, CANCELLED)

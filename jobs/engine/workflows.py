@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -19,9 +18,9 @@ from ..spec.tenants import tenant_of
 from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
-from ..store.database import atomic, on_commit
+from ..store.database import atomic
 from . import bulk, bulk_operations, schemas
-from .dependencies import cancel_waiting, release
+from .dependencies import cancel_waiting
 from .enqueue import enqueueing
 from .flow import CANCELLED, ending, release_more
 from .inheritance import subtree
@@ -116,15 +115,13 @@ def _cancel_jobs(inside: Sequence[UUID]) -> None:
     """
     waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
     ids = list(waiting.order_by("pk").values_list("pk", flat=True))
+    ended: list[UUID] = []
     for first in range(0, len(ids), bulk.BATCH):
-        with ending():
-            ended = cancel_waiting(ids[first : first + bulk.BATCH], CANCELLED)
-            # A job outside may depend on one of these.
-            while ended:
-                jobs = list(Job.objects.filter(pk__in=ended).only("state"))
-                ended, has_more = release(jobs)
-                if has_more:
-                    on_commit(partial(release_more, [job.pk for job in jobs]), robust=True)
+        with atomic():
+            ended += cancel_waiting(ids[first : first + bulk.BATCH], CANCELLED)
+    # A job outside may depend on one of these.
+    for first in range(0, len(ended), bulk.BATCH):
+        release_more(ended[first : first + bulk.BATCH])
 
 
 def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]]:

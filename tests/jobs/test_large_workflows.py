@@ -135,6 +135,18 @@ def test_steps_that_wait_for_a_cancelled_one_are_left_to_their_own_turn(
     assert states(workflow) == [*["cancelled"] * 3, *["pending"] * 5]
 
 
+def test_steps_of_a_running_workflow_follow_those_that_a_bulk_operation_cancels(
+    three_at_a_time, django_capture_on_commit_callbacks
+):
+    workflow = fan_out(3)
+    bulk_operations.start("cancel", {"workflow": str(workflow.pk)}, actor=of_shell())
+
+    with django_capture_on_commit_callbacks(execute=True):
+        bulk_operations.advance()
+
+    assert states(workflow) == ["cancelled"] * 3
+
+
 def test_many_dependents_are_freed_in_transactions_of_their_own(
     three_at_a_time, django_capture_on_commit_callbacks
 ):
