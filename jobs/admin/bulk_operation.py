@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -40,6 +41,9 @@ class NewBulkOperationForm(forms.Form):
     )
     queue = forms.CharField(
         label=_("Queue"), required=False, max_length=128, widget=Suggesting(attrs=WIDE)
+    )
+    workflow = forms.UUIDField(
+        label=capfirst(_("workflow")), required=False, widget=forms.TextInput(attrs=WIDE)
     )
     state = forms.MultipleChoiceField(
         label=_("States"),
@@ -70,6 +74,8 @@ class NewBulkOperationForm(forms.Form):
         """The filter that was filled in, as in bulk requests."""
         data = self.cleaned_data
         found = {name: data[name] for name in ("type", "queue", "state") if data[name]}
+        if data["workflow"]:
+            found["workflow"] = str(data["workflow"])
         if data["priority"] is not None:
             found["priority"] = data["priority"]
         for name in ("enqueued_after", "enqueued_before"):

@@ -24,6 +24,8 @@ from .words import word
 
 WIDTH, HEIGHT, GAP = 168, 60, 28
 ROWS, COLUMNS = 12, 60
+DRAWN = ROWS * COLUMNS
+"""Most nodes of a workflow that are drawn, from its first on."""
 LETTERS = 22
 
 
@@ -172,7 +174,7 @@ class Drawing:
 
     def _graph(self, workflow: Workflow, column: int, row: int) -> Part:
         """Place each step one column after the last of its predecessors."""
-        steps = workflow.steps[: ROWS * COLUMNS]
+        steps = workflow.steps[:DRAWN]
         index_of = {step["id"]: index for index, step in enumerate(steps)}
         level = _levels(steps, index_of)
         filled: dict[int, int] = {}

@@ -15,6 +15,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
+from ..access.audit import of_request
 from ..access.redaction import redact_quotes
 from ..errors import Conflict, NotFound
 from ..http.workflow_document import Tree, summaries, workflow_document
@@ -23,7 +24,7 @@ from ..store.database import atomic
 from . import display
 from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace
-from .graph import draw
+from .graph import DRAWN, draw
 
 
 @admin.register(Workflow)
@@ -72,7 +73,9 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         workflow = super().get_object(request, object_id, from_field)
         if workflow is not None:
             self.add_figures([workflow])
-            workflow.tree = SimpleLazyObject(lambda: Tree(workflow))  # read once for a page
+            # Read once for a page; of a large one, what is drawn.
+            most = DRAWN if workflow.job_count > MANY else None
+            workflow.tree = SimpleLazyObject(lambda: Tree(workflow, most=most))
         return workflow
 
     def allowed(self, obj: Any) -> Collection[str]:
@@ -159,7 +162,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     def _cancel(self, request: HttpRequest, workflow: Workflow, answer: Answer) -> bool:
         try:
             with atomic():
-                engine.cancel_workflow(workflow.pk)
+                engine.cancel_workflow(workflow.pk, actor=of_request(request))
                 trace(request, "cancel_workflow", [workflow], answer, message=gettext("Cancelled."))
         except (Conflict, NotFound):
             return False  # it ended, or was deleted, while the operator was confirming

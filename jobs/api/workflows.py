@@ -8,6 +8,7 @@ from uuid import UUID
 from rest_framework.response import Response
 
 from .. import engine
+from ..access.audit import of_caller
 from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
@@ -76,7 +77,8 @@ class WorkflowViewSet(OJSViewSet):
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel; active jobs may finish (OJS workflows §11.3)."""
         # A workflow's project never changes, so checking first is not a race.
-        workflow = engine.cancel_workflow(self._find(workflow_id).pk)
+        actor = of_caller(self.caller, request)
+        workflow = engine.cancel_workflow(self._find(workflow_id).pk, actor=actor)
         document = workflow_document(self._find(str(workflow.pk)))
         nodes = document.get("steps") or document.get("jobs") or []
         states = [node["state"] for node in nodes]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from uuid import UUID
 
 from django.db.models import F
 from django.db.models.functions import Now
@@ -15,7 +16,7 @@ from django.utils.translation import gettext
 
 from ..access.audit import Actor, record_action
 from ..errors import InvalidRequest
-from ..models import BulkOperation, BulkState, OperatorAction
+from ..models import BulkOperation, BulkState, BulkVerb, Job, OperatorAction
 from ..models.querysets import JobQuerySet
 from ..record.events import bulk_event, record
 from ..spec.fields import Document
@@ -26,6 +27,11 @@ from .bulk_selection import OPERATIONS, filtered
 
 COUNTED = 100_000
 """Most jobs that are counted before the start, for the share that is done."""
+COUNTED_AMONG = 1_000_000
+"""Oldest jobs among which those are counted that a deletion would change."""
+WINDOW = 20_000
+"""Jobs among which one batch looks for those that match. No index has them in the order of ids, and
+nearly all jobs of a large table are finished: a batch would read all of them for a few."""
 ROUND = 1.0
 """Seconds after which a sweep leaves the rest to the next one."""
 
@@ -46,13 +52,22 @@ def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
             f"the states are {', '.join(sorted(operation.states))}.",
             field="filter.state",
         )
+    if verb == "delete" and wanted.get("workflow"):
+        raise InvalidRequest("Jobs of a workflow are deleted with it.", field="filter.workflow")
     return jobs.filter(state__in=sorted(allowed))
 
 
 def preview(verb: str, wanted: Document) -> tuple[int, bool]:
-    """Return how many jobs it would change, at most `COUNTED`, and whether there are more."""
-    found = matching(verb, wanted).order_by()[: COUNTED + 1].count()
-    return min(found, COUNTED), found > COUNTED
+    """Return how many jobs it would change, at most `COUNTED`, and whether there may be more."""
+    jobs = matching(verb, wanted).order_by()
+    end = _place(None, COUNTED_AMONG) if verb == BulkVerb.DELETE else None
+    if end is not None:
+        jobs = jobs.filter(pk__lte=end)
+    found = 0
+    # One by one: the indexes of waiting jobs are for one state each.
+    for state in sorted(OPERATIONS[verb].states):
+        found += jobs.filter(state=state)[: COUNTED + 1 - found].count()
+    return min(found, COUNTED), found > COUNTED or end is not None
 
 
 def start(verb: str, wanted: Document, *, actor: Actor, reason: str = "") -> BulkOperation:
@@ -127,27 +142,32 @@ def advance() -> int:
     changed = 0
     while waiting:
         moved = {pk: _take_batch(pk) for pk in waiting}
-        changed += sum(moved.values())
-        waiting = [pk for pk in waiting if moved[pk] == bulk.BATCH]
+        changed += sum(count for count, _ in moved.values())
+        waiting = [pk for pk in waiting if moved[pk][1]]
         if time.monotonic() > until:
             break
     return changed
 
 
-def _take_batch(pk: int) -> int:
-    """Change the next jobs of an operation; return how many, fewer than a batch at its end."""
+def _take_batch(pk: int) -> tuple[int, bool]:
+    """Change the next jobs of an operation; return how many, and whether there may be more."""
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         running = BulkOperation.objects.filter(pk=pk, state=BulkState.RUNNING)
         # Another process that holds the row is taking this batch, or stopping the operation.
         operation = running.select_for_update(skip_locked=skip).first()
         if operation is None:
-            return 0
+            return 0, False
         jobs = matching(operation.verb, operation.filter, now=operation.started_at)
         jobs = jobs.filter(created_at__lte=operation.started_at)
         if operation.last_id is not None:
             jobs = jobs.filter(pk__gt=operation.last_id)
         verb = OPERATIONS[operation.verb]
+        # The discarded ones have an index and are few; a workflow's ids are close to each other.
+        is_windowed = operation.verb != BulkVerb.RETRY and "workflow" not in operation.filter
+        end = _place(operation.last_id, WINDOW) if is_windowed else None
+        if end is not None:
+            jobs = jobs.filter(pk__lte=end)
         extra: dict[str, Any] = {}
         if operation.verb == "cancel":
             extra = {"cancelled_by": operation.started_by, "reason": operation.reason}
@@ -155,7 +175,10 @@ def _take_batch(pk: int) -> int:
         changes: dict[str, Any] = {"done": F("done") + len(ids)}
         if ids:
             changes["last_id"] = ids[-1]
-        if len(ids) < bulk.BATCH:
+        has_more = len(ids) == bulk.BATCH
+        if not has_more and end is not None:
+            changes["last_id"], has_more = end, True
+        if not has_more:
             changes |= {"state": BulkState.COMPLETED, "finished_at": Now()}
             total = operation.done + len(ids)
             counts = {"total": total, verb.did: total, "skipped": 0}
@@ -165,4 +188,12 @@ def _take_batch(pk: int) -> int:
         if operation.action_id is not None:
             of_operator = OperatorAction.objects.filter(pk=operation.action_id)
             of_operator.update(count=F("count") + len(ids))
-    return len(ids)
+    return len(ids), has_more
+
+
+def _place(after: UUID | None, count: int) -> UUID | None:
+    """Return the id of the job so many places after this one; None if there are fewer jobs."""
+    jobs = Job.objects.order_by("pk").values_list("pk", flat=True)
+    if after is not None:
+        jobs = jobs.filter(pk__gt=after)
+    return jobs[count : count + 1].first()

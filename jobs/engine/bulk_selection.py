@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from ..models import Job
+from ..models import Job, Workflow, WorkflowState
 from ..models.querysets import JobQuerySet
 from ..spec.bulk_requests import BulkFilter
 from ..spec.fields import Document, refuse
+from ..spec.identifiers import first_id, parse_uuid
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.expressions import JSONObjectHas
 from . import bulk
+from .inheritance import subtree
 
+MINUTE = timedelta(minutes=1)
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
@@ -92,4 +95,27 @@ def filtered(
         jobs = jobs.filter(priority=priority)
     for name, value in (BulkFilter.meta.read(wanted) or {}).items():
         jobs = jobs.filter(JSONObjectHas("meta", name, value))
+    if (workflow := BulkFilter.workflow.read(wanted)) is not None:
+        jobs = _within(jobs, workflow)
     return jobs
+
+
+def _within(jobs: JobQuerySet, workflow: str) -> JobQuerySet:
+    """Those of a workflow and of all inside it, but not of what compensates: that goes on.
+
+    Raises:
+        InvalidRequest: this cannot be the id of a workflow.
+    """
+    workflow_id = parse_uuid(workflow)
+    if workflow_id is None:
+        raise refuse("filter.workflow", "The 'workflow' field must be the id of a workflow.")
+    # Not the steps, of which there may be very many: every batch asks again.
+    root = Workflow.objects.filter(pk=workflow_id).only("root_id", "depth", "created_at").first()
+    if root is None:
+        return jobs.none()
+    inside = Workflow.objects.filter(pk__in=[item.pk for item in subtree(root)])
+    ids = list(inside.exclude(state=WorkflowState.COMPENSATING).values_list("pk", flat=True))
+    # Its jobs have ids that the server chose at its start or later. In a large table, all others
+    # would be walked through.
+    first = first_id(root.created_at - MINUTE)
+    return jobs.filter(workflow__in=ids, pk__gte=first)

@@ -14,7 +14,15 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from ..errors import InvalidRequest
-from ..models import Dependency, Job
+from ..models import (
+    BulkOperation,
+    BulkState,
+    BulkVerb,
+    Dependency,
+    Job,
+    Workflow,
+    WorkflowState,
+)
 from ..record.events import PREVIOUS, first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
@@ -22,10 +30,12 @@ from ..spec.validation import NewJob
 from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
-from .inheritance import results_of_jobs
+from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
 
 BATCH = 1000
+MOST = 1000
+"""Edges that one transaction follows: thousands of jobs may wait for the same one."""
 IN_VAIN = "A job it depends on did not complete."
 
 
@@ -96,18 +106,25 @@ def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:
         )
 
 
-def release(jobs: Collection[Job]) -> list[UUID]:
-    """Process the dependents of these jobs, which have ended; return those that ended with them."""
+def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
+    """Process dependents of these jobs, which have ended, `MOST` edges at most.
+
+    Returns the dependents that ended with them, and whether the jobs have more dependents.
+    """
     ended = {job.pk: job.state for job in jobs}
     if not ended:
-        return []
+        return [], False
+    waits = Dependency.objects.filter(predecessor__in=list(ended), settled=False)
+    # In the order of the index, and of the locks below.
     edges = list(
-        Dependency.objects.filter(predecessor__in=list(ended), settled=False).values_list(
+        waits.order_by("predecessor", "waiter").values_list(
             "pk", "waiter_id", "predecessor_id", "condition"
-        )
+        )[: MOST + 1]
     )
+    has_more = len(edges) > MOST
+    del edges[MOST:]
     if not edges:
-        return []
+        return [], False
     Dependency.objects.filter(pk__in=[edge[0] for edge in edges]).update(settled=True)
     waiters = {edge[1] for edge in edges}
     # Locked before checking what each still waits for: see above.
@@ -115,20 +132,32 @@ def release(jobs: Collection[Job]) -> list[UUID]:
     locked = list(
         waiting.order_by("pk")
         .select_for_update()
-        .only("type", "queue", "attempt", "priority", "parent_results")
+        .only("type", "queue", "attempt", "priority", "parent_results", "workflow_id")
     )
+    if any(job.workflow_id is not None for job in locked):
+        # These are not to run, and their turn to be cancelled comes.
+        over = being_cancelled()
+        locked = [job for job in locked if job.workflow_id not in over]
     in_vain = {
         waiter
         for _, waiter, predecessor, condition in edges
         if condition == Dependency.SUCCESS and ended[predecessor] != State.COMPLETED
     }
-    still = set(
-        Dependency.objects.filter(waiter__in=waiters, settled=False).values_list(
-            "waiter_id", flat=True
-        )
-    )
+    # Not by reading what they wait for: one may wait for a hundred thousand others.
+    ids = [job.pk for job in locked]
+    still = set(Job.objects.filter(is_waiting(), pk__in=ids).values_list("pk", flat=True))
     _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
-    return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
+    return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN), has_more
+
+
+def being_cancelled() -> set[UUID]:
+    """Return the cancelled workflows whose jobs a bulk operation still has to cancel."""
+    unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
+    cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
+    named = [UUID(wanted["workflow"]) for wanted in cancels.values_list("filter", flat=True)]
+    roots = Workflow.objects.filter(pk__in=named, state=WorkflowState.CANCELLED)
+    roots = roots.only("root_id", "depth")
+    return {item.pk for root in roots for item in subtree(root)}
 
 
 def freed_by(job_id: UUID) -> int:

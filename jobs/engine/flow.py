@@ -7,8 +7,9 @@ workflow (see `Job.followed`) costs nothing here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef
@@ -17,10 +18,11 @@ from django.db.models.functions import Now
 from ..models import Dependency, Job, Workflow
 from ..spec.lifecycle import WAITING
 from ..store import awaited
-from ..store.database import atomic
+from ..store.database import atomic, on_commit
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
+CANCELLED = "Its workflow was cancelled."
 SETTLING = timedelta(seconds=5)
 """Grace period before a repair: what looks stuck may be in the middle of a transaction."""
 
@@ -47,12 +49,27 @@ def follow(job_ids: Collection[UUID]) -> None:
             jobs = list(Job.objects.filter(pk__in=ended, finished_at__isnull=False).only(*COLUMNS))
             settled += jobs
             # Dependents cancelled because a predecessor failed have ended as well.
-            ended = dependencies.release(jobs)
+            ended, has_more = dependencies.release(jobs)
+            if has_more:
+                on_commit(partial(release_more, [job.pk for job in jobs]), robust=True)
         workflow_progress.tell(settled)
         awaited.tell(awaited.job_name(job.pk) for job in settled)
         of = {job.workflow_id for job in settled if job.workflow_id is not None}
         # Starting a step may end other jobs.
         ended = workflow_progress.advance(of)
+
+
+def release_more(job_ids: Sequence[UUID]) -> None:
+    """Process the other dependents of jobs that have ended, in transactions of their own.
+
+    If it fails or the process is killed, `repair` goes on.
+    """
+    has_more = True
+    while has_more:
+        with ending() as ended:
+            jobs = Job.objects.filter(pk__in=job_ids, finished_at__isnull=False).only("state")
+            cancelled, has_more = dependencies.release(jobs)
+            ended += cancelled
 
 
 COLUMNS = (
@@ -78,7 +95,11 @@ def repair() -> int:
                 settled=False, predecessor__finished_at__lte=Now() - SETTLING
             ).values_list("predecessor_id", flat=True)[:BATCH_SIZE]
         )
-        follow(set(missed))
+        begun = Dependency.objects.filter(predecessor__in=set(missed), settled=True)
+        more = set(begun.values_list("predecessor_id", flat=True))
+        follow(set(missed) - more)
+        if more:
+            on_commit(partial(release_more, list(more)), robust=True)
         stuck = list(
             Workflow.objects.filter(finished_at__isnull=True, created_at__lte=Now() - SETTLING)
             .exclude(Exists(Job.objects.filter(workflow=OuterRef("pk"), finished_at__isnull=True)))
@@ -96,7 +117,9 @@ def repair() -> int:
                 workflow__isnull=False,
                 workflow__state="cancelled",
                 workflow__finished_at__lte=Now() - SETTLING,
-            ).values_list("pk", flat=True)[:BATCH_SIZE]
+            )
+            .exclude(workflow__in=dependencies.being_cancelled())
+            .values_list("pk", flat=True)[:BATCH_SIZE]
         )
-        ended += dependencies.cancel_waiting(stray, "Its workflow was cancelled.")
+        ended += dependencies.cancel_waiting(stray, CANCELLED)
     return len(missed) + len(stuck) + len(stray)

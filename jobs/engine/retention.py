@@ -190,8 +190,10 @@ def _delete_workflow(root_id: UUID) -> int:
         for stays in (Q(finished_at__isnull=True), Q(state=State.DISCARDED, dead_letter=True)):
             # Locked in the order of ids, as every batch does.
             staying = jobs.filter(stays).order_by("pk").select_for_update()
-            ids = list(staying.values_list("pk", flat=True))
+            ids = list(staying.values_list("pk", flat=True)[:BATCH_SIZE])
             Job.objects.filter(pk__in=ids).update(workflow=None, workflow_index=None)
+            if len(ids) == BATCH_SIZE:
+                return 1
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
         _delete(ids)
         if len(ids) < BATCH_SIZE:

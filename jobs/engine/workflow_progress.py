@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Count, F, JSONField, Q, QuerySet, When
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -61,19 +62,51 @@ def tell(jobs: Sequence[Job]) -> None:
     if not members:
         return
     of = {job.workflow_id for job in members}
-    about = Workflow.objects.only("type", "name", "size", "steps", "fired").in_bulk(of)
+    about = Workflow.objects.only(*COLUMNS).annotate(known_steps=STEPS_OF_SMALL).in_bulk(of)
     mark_started(
         {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
     )
-    counted = [pk for pk, item in about.items() if item.has_steps]
-    done = Job.objects.filter(workflow__in=counted, workflow_index__isnull=False)
-    finished: dict[Any, int] = {}
-    for workflow_id in done.filter(finished_at__isnull=False).values_list("workflow_id", flat=True):
-        finished[workflow_id] = finished.get(workflow_id, 0) + 1
-    record(_member_event(job, about[job.workflow_id], finished) for job in members)
+    graphs = [pk for pk, item in about.items() if item.type == WorkflowType.DAG]
+    # From the index of unfinished ones: the others only become more.
+    unfinished = Job.objects.filter(workflow__in=graphs, finished_at__isnull=True).order_by()
+    counts = unfinished.values_list("workflow").annotate(count=Count("pk"))
+    left: dict[Any, int] = dict(counts) if graphs else {}
+    record(
+        _member_event(job, about[job.workflow_id], left)
+        for job in members
+        if not _is_cancelled_with(job, about[job.workflow_id])
+    )
 
 
-def _member_event(job: Job, workflow: Workflow, finished: dict[Any, int]) -> Event:
+def _is_cancelled_with(job: Job, workflow: Workflow) -> bool:
+    """Whether the event of the workflow says it all."""
+    return job.state == State.CANCELLED and workflow.state == WorkflowState.CANCELLED
+
+
+COLUMNS = ("type", "name", "state", "size", "fired", "created_at")
+SMALL = 1_000
+"""Nodes of a workflow whose steps are read with it. Those of larger ones are remembered: else each
+of a hundred thousand steps would read them all."""
+STEPS_OF_SMALL = Case(When(size__lte=SMALL, then=F("steps")), output_field=JSONField())
+
+
+def _step_name(workflow: Any, index: int) -> str:
+    if workflow.type not in (WorkflowType.DAG, WorkflowType.SAGA):
+        return str(index)
+    if workflow.known_steps is None:
+        return _names(workflow.pk, workflow.created_at)[index]
+    workflow.steps = workflow.known_steps
+    return str(workflow.step_name(index))
+
+
+@lru_cache(maxsize=8)
+def _names(workflow_id: UUID, created_at: datetime) -> tuple[str, ...]:
+    """Return the names of all steps of a large workflow; they never change."""
+    workflow = Workflow.objects.only("type", "steps", "size").get(pk=workflow_id)
+    return tuple(workflow.step_name(index) for index in range(workflow.size))
+
+
+def _member_event(job: Job, workflow: Workflow, unfinished: dict[Any, int]) -> Event:
     assert job.finished_at is not None
     what = "completed" if job.state == State.COMPLETED else "failed"
     data: dict[str, Any] = {"job_id": str(job.pk), "step_type": job.type, "state": job.state}
@@ -86,10 +119,13 @@ def _member_event(job: Job, workflow: Workflow, finished: dict[Any, int]) -> Eve
         index = _undone_by(workflow).get(job.pk)
     elif workflow.has_steps:
         kind = f"workflow.step_{what}"
-        left = max(0, workflow.size - finished.get(workflow.pk, 0))
+        # The steps of a sequence come one after another.
+        left = workflow.size - 1 - (index or 0)
+        if workflow.type == WorkflowType.DAG:
+            left = unfinished.get(workflow.pk, 0)
         data |= {"steps_remaining": left, "remaining_steps": left}
     if index is not None:
-        data |= {"step_index": index, "step_id": workflow.step_name(index)}
+        data |= {"step_index": index, "step_id": _step_name(workflow, index)}
     return workflow_event(kind, workflow, time=job.finished_at, **data)
 
 
@@ -115,6 +151,8 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
     while levels:
         depth = max(levels)
         rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
+        # Read when a next step begins, but not with each job of a large graph.
+        rows = rows.defer("steps", "parent_results")
         for workflow in rows.order_by("pk").select_for_update():
             if workflow.is_terminal:
                 _go_on_undoing(workflow, ended)

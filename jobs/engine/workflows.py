@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from django.db import IntegrityError
 
+from ..access.audit import Actor
 from ..conf import ojs_settings
 from ..errors import Conflict, DuplicateJob, WorkflowNotFound
-from ..models import Job, Workflow, WorkflowState
+from ..models import Job, Source, Workflow, WorkflowState
 from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import WAITING
@@ -17,15 +19,15 @@ from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
 from ..store.database import atomic
-from . import schemas
-from .dependencies import cancel_waiting, release
+from . import bulk, bulk_operations, schemas
+from .dependencies import cancel_waiting
 from .enqueue import enqueueing
-from .flow import ending
+from .flow import CANCELLED, ending, release_more
 from .inheritance import subtree
 from .workflow_progress import advance
 from .workflow_start import WorkflowBuilder
 
-CANCELLED = "Its workflow was cancelled."
+SERVER = Actor("", Source.SERVER)
 
 
 def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
@@ -82,31 +84,51 @@ def _check_later_jobs(plan: Plan) -> None:
         schemas.checked([*later, *calls])
 
 
-def cancel_workflow(workflow_id: UUID) -> Workflow:
+def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:
     """Cancel a workflow: jobs not yet started will never run, active ones may finish (§11.3).
 
-    What completed is not undone. A nested workflow that is compensating goes on.
+    What completed is not undone. A nested workflow that is compensating goes on. The workflow ends
+    at once. If more jobs wait than one call changes (`bulk.MOST`), a bulk operation cancels them:
+    until it comes to them, they may still be fetched.
+
+    Args:
+        actor: who cancels, for the audit of that operation.
 
     Raises:
         WorkflowNotFound: there is no such workflow.
         Conflict: it has ended, or is compensating.
     """
-    target, inside = _end_cancelled(workflow_id)
-    # A separate transaction: a job is locked before its workflow, so jobs must not be waited for
-    # while workflows are locked. After a crash in between, `repair` continues.
-    with ending() as others:
-        waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
-        ended = cancel_waiting(waiting.values_list("pk", flat=True), CANCELLED)
-        # A job outside may depend on one of these.
-        while ended:
-            ended = release(Job.objects.filter(pk__in=ended).only("state"))
-        others += advance({target.parent_id})
+    target, inside = _end_cancelled(workflow_id, actor)
+    if inside:
+        _cancel_jobs(inside)
+    with ending() as ended:
+        ended += advance({target.parent_id})
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
     return target
 
 
-def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
-    """End the workflow and all nested ones; return it, and the ids of those that have ended."""
+def _cancel_jobs(inside: Sequence[UUID]) -> None:
+    """Cancel the waiting jobs of these workflows, which have ended, batch after batch.
+
+    Separate transactions: a job is locked before its workflow, so jobs must not be waited for while
+    workflows are locked. After a crash in between, `repair` continues.
+    """
+    waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
+    ids = list(waiting.order_by("pk").values_list("pk", flat=True))
+    ended: list[UUID] = []
+    for first in range(0, len(ids), bulk.BATCH):
+        with atomic():
+            ended += cancel_waiting(ids[first : first + bulk.BATCH], CANCELLED)
+    # A job outside may depend on one of these.
+    for first in range(0, len(ended), bulk.BATCH):
+        release_more(ended[first : first + bulk.BATCH])
+
+
+def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]]:
+    """End the workflow and all nested ones; return it, and the ids of those that have ended.
+
+    None of them if a bulk operation is to cancel their jobs.
+    """
     now = clock.now()
     with atomic():
         target = Workflow.objects.filter(pk=workflow_id).first()
@@ -138,4 +160,13 @@ def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
         target.state, target.finished_at = WorkflowState.CANCELLED, now
         record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
         awaited.tell(awaited.workflow_name(item.pk) for item in open_ones)
-    return target, [item.pk for item in ended]
+        ids = [item.pk for item in ended]
+        waiting = Job.objects.filter(workflow__in=ids, state__in=sorted(WAITING))
+        if waiting.order_by()[: bulk.MOST + 1].count() > bulk.MOST:
+            wanted = {
+                "workflow": str(workflow_id),
+                "state": [str(state) for state in sorted(WAITING)],
+            }
+            bulk_operations.start("cancel", wanted, actor=actor, reason=CANCELLED)
+            ids = []
+    return target, ids

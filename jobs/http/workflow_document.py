@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from ..engine.inheritance import outcomes, subtree
 from ..engine.progress import progress_state
@@ -40,11 +40,17 @@ COLUMNS = (
 class Tree:
     """A workflow with everything inside, read in a fixed number of queries."""
 
-    def __init__(self, root: Workflow) -> None:
+    def __init__(self, root: Workflow, *, most: int | None = None) -> None:
+        """
+        Args:
+            most: read only so many of the first nodes of each workflow.
+        """
         self.root = root
         self.inside = subtree(root, whole=True)
         ids = [item.pk for item in self.inside]
         self.rows = Job.objects.filter(workflow__in=ids).order_by("pk")
+        if most is not None:
+            self.rows = self.rows.filter(Q(workflow_index__lt=most) | Q(workflow_index=None))
         self.jobs: list[Job] = list(self.rows.only(*COLUMNS))
         self.at = {(job.workflow_id, job.workflow_index): job for job in self.jobs}
         self.calls = {str(job.pk): job for job in self.jobs if job.workflow_index is None}

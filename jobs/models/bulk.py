@@ -33,7 +33,7 @@ class BulkOperation(models.Model):
     done = models.PositiveIntegerField(default=0)
     """How many jobs it has changed."""
     last_id = models.UUIDField(null=True, blank=True)
-    """The last job changed; jobs are taken in the order of their ids."""
+    """How far it is: jobs are taken in the order of their ids."""
     started_by = models.CharField(max_length=255)
     source = models.CharField(max_length=6, choices=Source)
     reason = models.TextField(blank=True, default="")

@@ -125,6 +125,7 @@ class BulkFilter(Members, component="JobFilter", closed=True, rules={"minPropert
     until = Moment()
     priority = Integer(least=-SMALLINT, most=SMALLINT - 1)
     meta = MetaFilter()
+    workflow = Text("Id of a workflow: its jobs, and those of workflows inside it.", longest=36)
 
 
 class BulkChange(

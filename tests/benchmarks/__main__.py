@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals, machines, network, paths, soak
+from . import filled, goals, machines, network, paths, soak
 from .beside import compare
 from .peers import goals as peers
 from .places import floors
@@ -33,11 +33,12 @@ REFERENCE = "reference"
 SOAK = "soak"
 PATHS = "paths"
 MACHINES = "machines"
+FILLED = "filled"
 USUAL = (SUITE, "peers", "worker", "pages", "waiting")
-ON_REQUEST = (REFERENCE, SOAK, PATHS, MACHINES)
+ON_REQUEST = (REFERENCE, SOAK, PATHS, MACHINES, FILLED)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
 of waiting connections. Only if they are named: the reference server, an hour of steady load, the
-product without each of its fast paths, several machines."""
+product without each of its fast paths, several machines, tables that a site fills in a month."""
 PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
@@ -99,6 +100,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     soak.add_arguments(parser)
     machines.add_arguments(parser)
+    filled.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -171,6 +173,8 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += ["--url", url, "--json", str(file), *_for_paths(options)]
         elif part == MACHINES:
             command += ["--json", str(file), *machines.words_of(options)]
+        elif part == FILLED:
+            command += ["--url", url, "--json", str(file), *filled.words_of(options)]
         else:
             command += [str(file)]
         # The report contains its tables; its progress output is of interest now.

@@ -20,9 +20,12 @@ from .places import (
     ENGINE,
     FETCH,
     FETCHES,
+    FILLED,
+    FILLED_PAGES,
     FLEET,
     FLOOR,
     GONE,
+    HOT_VERBS,
     IDLE,
     LATE,
     LIMIT,
@@ -44,6 +47,7 @@ from .places import (
     of_machines,
     of_many,
     of_reference,
+    of_verb,
     ours,
     recovered,
     with_past,
@@ -281,6 +285,20 @@ LEVEL = (
         at_most=True,
     ),
 )
+WHEN_FILLED = (
+    *(
+        Goal(
+            f"filled tables, {verb} {share}: of small ones",
+            (FILLED, of_verb(verb, share, "filled")),
+            (FILLED, of_verb(verb, share, "small")),
+            1.2,
+            at_most=True,
+        )
+        for verb in HOT_VERBS
+        for share in ("p50", "p99")
+    ),
+    Goal("filled tables: slowest admin page, ms", (FILLED_PAGES, "slowest"), None, 300, True),
+)
 BESIDE_REFERENCE = tuple(
     Goal(
         of_reference(f"of the {THEIRS}", name, connections),
@@ -349,6 +367,7 @@ GOALS = (
     *BESIDE_WSGI,
     *WHILE_WAITING,
     *LEVEL,
+    *WHEN_FILLED,
     *BESIDE_REFERENCE,
     *ON_MACHINES,
 )

@@ -30,6 +30,13 @@ LOST = "jobs lost"
 ELSEWHERE = "its jobs run elsewhere after"
 LATE = "a delayed job or a cron is late by at most"
 EARLY = "a delayed job or a cron is early by at most"
+FILLED = "Filled tables beside small ones, in process"
+FILLED_PAGES = "Pages of the admin, filled tables"
+UPKEEP = "Housekeeping, filled tables"
+LARGE_WORKFLOWS = "A large workflow, filled tables"
+FETCH_TEN, FETCH_AND_ACK, ACK_TEN = "FETCH of ten", "FETCH of one + ACK", "ACK of ten"
+BEAT, ENQUEUE, ENQUEUE_MANY = "heartbeat with ten jobs", "enqueue 1", "enqueue 100"
+HOT_VERBS = (FETCH_TEN, ACK_TEN, FETCH_AND_ACK, BEAT, ENQUEUE, ENQUEUE_MANY)
 REFERENCE = "Beside the reference server, one load client"
 THEIRS = "reference server"
 PATHS = "Gains of fast paths"
@@ -100,3 +107,7 @@ def floors(documents: Iterable[dict[str, Any]]) -> dict[str, str]:
     """Group → what its others are compared with."""
     servers = {group_of(number): FLOOR for number in range(1, 65)}
     return {document["group"]: in_number(1) for document in documents} | servers
+
+
+def of_verb(verb: str, share: str, tables: str) -> str:
+    return f"{verb}, {share}: {tables}"

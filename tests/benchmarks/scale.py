@@ -63,17 +63,18 @@ def _databases(names: Iterable[str]) -> Iterator[Callable[[str], None]]:
         for number, copied in enumerate(there.values()):
             own = original.settings_dict["NAME"]
             copied.settings_dict["NAME"] = f"{own}_{number}"
-            _administer(original, f'CREATE DATABASE "{own}_{number}" TEMPLATE "{own}"')
+            administer(original, f'CREATE DATABASE "{own}_{number}" TEMPLATE "{own}"')
         yield lambda name: connections.__setitem__(DEFAULT_DB_ALIAS, there[name])
     finally:
         connections[DEFAULT_DB_ALIAS] = original
         for copied in there.values():
             copied.close()
             name = copied.settings_dict["NAME"]
-            _administer(original, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+            administer(original, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
-def _administer(database: Any, statement: str) -> None:
+def administer(database: Any, statement: str) -> None:
+    """Run a statement on the server of a database, outside of that database."""
     with database._nodb_cursor() as cursor:
         cursor.execute(statement)
 

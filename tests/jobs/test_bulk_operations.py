@@ -9,7 +9,8 @@ import jobs
 from jobs.access.audit import of_shell
 from jobs.engine import bulk, bulk_operations
 from jobs.errors import InvalidRequest
-from jobs.models import BulkOperation, Event, Job, OperatorAction
+from jobs.models import BulkOperation, Event, Job, OperatorAction, Workflow
+from jobs.spec.identifiers import uuid7
 from tests.factories import JobFactory, ago
 from tests.operators import answer, messages, operator, press, viewer
 from workers.chores import reaper
@@ -148,6 +149,46 @@ def test_too_many_jobs_are_not_counted(monkeypatch):
     assert start("retry", queue="default").total is None
 
 
+def test_a_deletion_looks_at_a_bounded_number_of_jobs_in_each_batch(one_batch_each, monkeypatch):
+    monkeypatch.setattr(bulk_operations, "WINDOW", 4)
+    others = dead(5, type="report")
+    dead(2, type="mail")
+    others += dead(6, type="report")
+    dead(5, type="mail")
+    operation = start("delete", type="mail")
+
+    changed = []
+    while operation.state == "running":
+        changed.append(bulk_operations.advance())
+        operation.refresh_from_db()
+
+    assert sum(changed) == operation.done == 7
+    assert 0 in changed  # it goes on where a window has none
+    assert set(Job.objects.values_list("pk", flat=True)) == {job.pk for job in others}
+
+
+def test_a_cancellation_looks_at_a_bounded_number_of_jobs_too(one_batch_each, monkeypatch):
+    monkeypatch.setattr(bulk_operations, "WINDOW", 4)
+    dead(5)
+    waiting = JobFactory.create_batch(2, created_at=ago(3000))
+    waiting += JobFactory.create_batch(1, created_at=ago(3000), scheduled=True)
+    operation = start("cancel", queue="default")
+
+    assert [bulk_operations.advance() for _ in range(3)] == [0, 3, 0]
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.total) == ("completed", 3)
+    assert Job.objects.filter(pk__in=[job.pk for job in waiting], state="cancelled").count() == 3
+
+
+def test_a_deletion_is_counted_among_a_bounded_number_of_jobs(monkeypatch):
+    monkeypatch.setattr(bulk_operations, "COUNTED_AMONG", 2)
+    dead(4)
+
+    assert bulk_operations.preview("delete", {"queue": "default"}) == (3, True)
+    assert bulk_operations.preview("retry", {"queue": "default"}) == (4, False)
+
+
 def test_the_reaper_carries_it_out_and_does_the_rest_in_between(one_batch_each):
     dead(7)
     start("retry", queue="default")
@@ -205,6 +246,22 @@ def test_a_wrong_filter_is_refused_at_its_field():
 
     page = ops.post(ADD, {"verb": "retry"})
     assert page.context["form"].non_field_errors()
+
+
+def test_an_operator_retries_what_failed_in_a_workflow():
+    (job, *_) = dead(2)
+    pk = uuid7()
+    workflow = Workflow.objects.create(pk=pk, root_id=pk, type="group", created_at=ago(7200))
+    Job.objects.filter(pk=job.pk).update(workflow=workflow)
+    ops = operator()
+    sent = {"verb": "retry", "workflow": str(workflow.pk)}
+    counted = ops.post(ADD, sent)
+    assert "1 job matches now." in counted.content.decode()
+
+    ops.post(ADD, sent | {"counted": counted.context["fingerprint"]})
+    bulk_operations.advance()
+
+    assert [each.pk for each in Job.objects.filter(state="available")] == [job.pk]
 
 
 def test_a_viewer_starts_nothing():
