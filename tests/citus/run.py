@@ -83,7 +83,7 @@ def run_campaign(options: argparse.Namespace, folder: Path) -> bool:
     print(f"\ncommit {commit()}, --seed {plan.seed}")
     if options.json:
         write([outcome], {}, plan, options.json / "campaign.json")
-    return not outcome.all_broken
+    return not outcome.all_broken and not outcome.unfinished
 
 
 RUN = {
