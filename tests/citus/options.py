@@ -18,8 +18,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
         prog="make citus ARGS=…",
         description="Try cells on Citus.",
         epilog="Parts: " + "; ".join(f"{name}: {what}" for name, what in PARTS.items())
-        + ". Exit code: 1 if a job was lost, a promise broken or the campaign not finished, or a case "
-        "failed that can pass.",
+        + ". Exit code: 1 if a job was lost, a promise broken, the campaign not finished, or a "
+        "case failed that can pass.",
     )  # fmt: skip
     add = parser.add_argument
     add("--source", type=Path, help="folder with the source of Citus 12.1.6")
