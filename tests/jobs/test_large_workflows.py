@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
 from django.db.models import Case, F, JSONField, When
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -15,6 +14,7 @@ from jobs.errors import InvalidRequest
 from jobs.http.workflow_document import Tree
 from jobs.models import BulkOperation, Dependency, Event, Job, Workflow
 from jobs.spec.workflow_plans import plan_of
+from tests.database import connection
 from tests.factories import ago
 
 pytestmark = pytest.mark.django_db
