@@ -26,7 +26,7 @@ from . import filling, goals
 from .filling import Stock, TooLarge
 from .places import FILLED, FILLED_PAGES, LARGE_WORKFLOWS, UPKEEP
 from .plan import OTHERS, Plan, rounds, say, stop_when_asked
-from .results import Results
+from .results import Results, percentile
 from .servers import environment
 
 LONG = str(60 * 86_400)
@@ -80,8 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, metavar="NUMBER", help=about + text)
 
 
-OF_STOCK = {"finished": "finished", "available": "available", "fleet": "workers"} | {
-    "events_each": "events_each"
+OF_STOCK = {
+    "finished": "finished",
+    "available": "available",
+    "fleet": "workers",
+    "events_each": "events_each",
 }
 OF_ALL = {"workflow_jobs": "workflow", "rounds": "rounds"}
 """Option → field of the sizes."""
@@ -185,8 +188,7 @@ def measure_verbs(plan: Plan, sizes: Sizes, results: Results) -> None:
             times = hot.sample(verbs[is_small], sizes.samples)
             hot.note(results, FILLED, names[is_small], times)
             for kind, values in times.items():
-                middle = sorted(values)[len(values) // 2]
-                say(f"  {names[is_small]}: {kind}: {middle:.3f} ms")
+                say(f"  {names[is_small]}: {kind}: {percentile(values, 0.5):.3f} ms")
 
 
 def main() -> None:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -82,26 +85,32 @@ ON_MACHINES = {
 }
 
 
+def measured(
+    folder: Path, *words: str, kind: str = "postgres", before: Sequence[str] = ()
+) -> tuple[Any, list[Any]]:
+    """Run the smallest size with these arguments; return the process and what it measured."""
+    file = folder / "results.json"
+    command = [*before, sys.executable, "-m", "tests.benchmarks", "--smoke", *words]
+    command += ["--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done, json.loads(file.read_text()).get(kind, [])
+
+
 def test_every_benchmark_runs_and_is_reported(tmp_path):
     kind = KINDS[connection.vendor]
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--database", kind]
-    command += ["--processes", "1", "--json", str(file)]
+    words = ["--database", kind, "--processes", "1"]
     expected = ON_BOTH | ON_POSTGRESQL
     if kind == "sqlite":
-        command += ["--only", "fetch"]
+        words += ["--only", "fetch"]
         expected = {name for name in ON_BOTH if "fetch" in name}
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done, results = measured(tmp_path, *words, kind=kind)
 
-    assert done.returncode == 0, done.stderr
-    measured = {
-        f"{result['group']}: {result['name']}": result["median"]
-        for result in json.loads(file.read_text())[kind]
-    }
-    assert expected <= measured.keys()
-    measured.pop(": ".join(OTHERS))
-    assert [name for name, median in measured.items() if not median > 0] == []
+    medians = {f"{result['group']}: {result['name']}": result["median"] for result in results}
+    assert expected <= medians.keys()
+    medians.pop(": ".join(OTHERS))
+    assert [name for name, median in medians.items() if not median > 0] == []
     assert "fetch 10 carrying acks" in done.stdout
     assert ("HTTP one by one" in done.stdout) is (kind == "postgres")
 
@@ -109,15 +118,8 @@ def test_every_benchmark_runs_and_is_reported(tmp_path):
 @on_request
 @pytest.mark.postgres
 def test_what_waits_is_measured_in_each_way(tmp_path):
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "waiting"]
+    done, results = measured(tmp_path, "--part", "waiting")
 
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= WHILE_WAITING, done.stderr
     assert "5,000 waiting fetches: memory" in done.stdout
 
@@ -125,14 +127,8 @@ def test_what_waits_is_measured_in_each_way(tmp_path):
 @on_request
 @pytest.mark.postgres
 def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "soak"]
-    command += ["--partitioned", "--json", str(file)]
+    done, results = measured(tmp_path, "--part", "soak", "--partitioned")
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= OF_A_STEADY_LOAD, done.stderr
     minutes = [line for line in done.stderr.splitlines() if line[:6].strip().isdigit()]
     assert len(minutes) == 6, done.stderr
@@ -144,15 +140,8 @@ def test_a_steady_load_is_measured_minute_by_minute_and_judged(tmp_path):
 @on_request
 @pytest.mark.postgres
 def test_filled_tables_are_measured_and_judged(tmp_path):
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "filled"]
+    done, results = measured(tmp_path, "--part", "filled")
 
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    results = json.loads(file.read_text()).get("postgres", [])
     assert {result["name"] for result in results} >= WITH_FILLED_TABLES, done.stderr
     assert "GB of the disk are needed" in done.stderr
     (retried,) = [
@@ -168,24 +157,12 @@ def test_filled_tables_are_measured_and_judged(tmp_path):
 def test_machines_are_measured_and_no_job_is_lost_whatever_happens_to_them(tmp_path):
     if missing := lack():
         pytest.skip(f"no machines here: {missing}")
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "machines"]
     # A browser gives up what it loads when a cable appears beside it.
     apart = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
-    done = subprocess.run(
-        [*apart, *command, "--json", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done, results = measured(tmp_path, "--part", "machines", before=apart)
 
-    assert done.returncode == 0, done.stderr
-    medians = {
-        f"{result['group']}: {result['name']}": result["median"]
-        for result in json.loads(file.read_text()).get("postgres", [])
-    }
+    medians = {f"{result['group']}: {result['name']}": result["median"] for result in results}
     assert medians.keys() >= ON_MACHINES, done.stderr
     # Without a C compiler no clock can be wrong.
     groups = [group for group in (CUT_OFF, CLOCKS) if f"{group}: {LOST}" in medians]
@@ -227,17 +204,11 @@ def test_another_checkout_is_measured_in_turn(tmp_path):
 @on_request
 @pytest.mark.postgres
 def test_every_fast_path_can_be_turned_off_and_is_answered_the_same(tmp_path):
-    file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "paths"]
+    done, results = measured(tmp_path, "--part", "paths")
 
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
     checked = [path.name for path in FAST_PATHS if f"  {path.name}: checked\n" in done.stderr]
     assert checked == [path.name for path in FAST_PATHS], done.stderr
-    measured = {result["name"] for result in json.loads(file.read_text())["postgres"]}
+    names = {result["name"] for result in results}
     for operation in ("in process: enqueue 1000", "runjobworker"):
-        assert any(f": {operation}: processor time" in name for name in measured), measured
+        assert any(f": {operation}: processor time" in name for name in names), names
     assert "| direct answers |" in done.stdout
