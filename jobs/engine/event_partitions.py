@@ -17,7 +17,8 @@ from ..record import events
 from ..record.execution_search import first_since
 from ..store import clock, partitions
 from ..store.database import alias, is_postgresql
-from ..store.partitions import Busy, Partition
+from ..store.locks import Busy
+from ..store.partitions import Partition
 
 DAY = timedelta(days=1)
 SHARE = 7

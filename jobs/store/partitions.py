@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.db import OperationalError
-
-from .database import atomic, connection, is_postgresql
+from .database import connection, is_postgresql
+from .locks import locking_within
 
 TABLE = "ojs_jobs_event"
 FORMER = f"{TABLE}_p0"
@@ -29,7 +28,6 @@ BOUND = "ojs_event_bound"
 """A constraint of the table that is about to become the first partition: below which id it stays.
 It spares the step that attaches it a look at every row."""
 LOCK_TIMEOUT = "300ms"
-LOCK_NOT_AVAILABLE = "55P03"
 MANY = "ojs partitionevents"
 PARTITIONS = """
     SELECT class.relname, pg_get_expr(class.relpartbound, class.oid), class.reltuples::bigint,
@@ -68,10 +66,6 @@ GRANTS = """
  LEFT JOIN pg_roles AS role ON role.oid = item.grantee
      WHERE class.oid = %s::regclass AND item.grantee <> class.relowner
 """
-
-
-class Busy(Exception):
-    """Others use the table, and were not held up any longer; try again later."""
 
 
 class Partition(NamedTuple):
@@ -291,17 +285,8 @@ def _attach(parent: Relation, name: str, model: str, limits: str) -> None:
     _do(f"ALTER TABLE {TABLE} ATTACH PARTITION {name} {limits}")
 
 
-@contextlib.contextmanager
-def _soon() -> Iterator[None]:
-    """A transaction that gives up soon if it does not get its locks."""
-    try:
-        with atomic():
-            _do(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            yield
-    except OperationalError as problem:
-        if getattr(problem.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE:
-            raise Busy(str(problem)) from problem
-        raise
+def _soon() -> contextlib.AbstractContextManager[None]:
+    return locking_within(LOCK_TIMEOUT)
 
 
 def _do(statement: str) -> None:

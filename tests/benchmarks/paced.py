@@ -21,8 +21,11 @@ BACKLOG = 2_000
 """Jobs that wait at most while the peak is measured."""
 BEAT = 0.05
 """Seconds between two heartbeats, each of the next worker."""
-EMPTY = 0.01
-"""Seconds until the next fetch of a worker that found no job."""
+EMPTY = 0.05
+"""Seconds until the next fetch of a worker that found fewer jobs than it can take. Without a pause,
+more and more fetches would find less and less, and keep the machine busy whatever the rate is."""
+FULL = 0.01
+"""Seconds until producers look again, while the peak is measured, whether more jobs may wait."""
 
 
 class Window:
@@ -65,7 +68,7 @@ class Load:
         """Wait for the next turn; return its moment."""
         if self._rate is None:
             while self._enqueued - self._acked > BACKLOG:
-                await asyncio.sleep(EMPTY)
+                await asyncio.sleep(FULL)
             return time.monotonic()
         due = self._began + self._turn * BATCH / self._rate
         self._turn += 1
@@ -85,6 +88,8 @@ class Load:
             await self._timed("ack", time.monotonic(), reply)
             self._acked += len(acks)
             self.window.done += len(acks)
+            if len(acks) < BATCH:
+                await asyncio.sleep(EMPTY)
 
     async def beat(self, line: Line, worker_ids: list[str]) -> None:
         while True:

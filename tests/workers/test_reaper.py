@@ -129,6 +129,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "due-jobs",
         "expired-jobs",
         "bulk-operations",
+        "grown-tables",
         "tenants",
         "webhooks",
         "statistics",

@@ -25,6 +25,7 @@ from jobs.models import Job
 from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
+from jobs.store import planner
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
@@ -188,6 +189,7 @@ CHORES = (
         # It takes batches of its own, for a second.
         batches=1,
     ),
+    Chore("grown-tables", planner.analyze_grown, "tables that have grown analyzed", batches=1),
     Chore("tenants", engine.tenants.declare, "tenants of the settings made"),
     Chore("webhooks", fan_out.fan_out, "events read for webhooks"),
     # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.

@@ -11,6 +11,7 @@ from django.db import ProgrammingError
 from jobs.engine import event_partitions
 from jobs.store import partitions
 from jobs.store.database import is_postgresql
+from jobs.store.locks import Busy
 
 TRIES = 120
 PAUSE = 1.0
@@ -32,7 +33,7 @@ class Command(BaseCommand):
             return
         try:
             event_partitions.move(self._say, lambda: time.sleep(PAUSE), TRIES)
-        except partitions.Busy as problem:
+        except Busy as problem:
             reason = str(problem).strip()
             raise CommandError(f"The table is in use; run this again to go on. {reason}") from None
         except ProgrammingError as problem:
