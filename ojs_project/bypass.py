@@ -106,7 +106,9 @@ class Bypass:
             return None
         # Only a path without parameters, like the cached ones.
         view, _ = self._known.get(environ["PATH_INFO"], (None, None))
-        return view if view is not None and view.batch is not None else None
+        if view is None or not view.is_gathered(environ["wsgi.input"].getvalue()):
+            return None
+        return view
 
     def respond_together(
         self, view: FastView, environs: Sequence[dict[str, Any]]

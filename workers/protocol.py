@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 from django.db.models import F
 
@@ -333,6 +333,18 @@ class FetchOptions(TypedDict, total=False):
     """The worker is a process of this site, so that it may run this server's own jobs."""
 
 
+class Fetch(NamedTuple):
+    """The arguments of a `fetch`."""
+
+    queues: Sequence[str]
+    project: str
+    options: FetchOptions
+
+    @classmethod
+    def of(cls, queues: Sequence[str], project: str, **options: Unpack[FetchOptions]) -> Self:
+        return cls(queues, project, options)
+
+
 def fetch(
     queues: Sequence[str],
     *,
@@ -356,10 +368,40 @@ def fetch(
     claim = _claim_options(queues, project, options)
     began = tracing.clock()
     jobs = engine.claim(queues, **claim)
+    return _fetched(jobs, queues, claim, began, discover)
+
+
+def fetch_each(asked: Sequence[Fetch]) -> list[list[ClaimedJob] | Exception]:
+    """`fetch` for workers that asked at the same time; the jobs of each, or why it gets none."""
+    found: dict[int, list[ClaimedJob] | Exception] = {}
+    claims: dict[int, tuple[Sequence[str], engine.ClaimOptions]] = {}
+    for index, (queues, project, options) in enumerate(asked):
+        try:
+            claims[index] = queues, _claim_options(queues, project, options)
+        except Exception as problem:
+            found[index] = problem
+    began = tracing.clock()
+    for index, jobs in zip(claims, engine.claim_each(list(claims.values())), strict=True):
+        try:
+            if isinstance(jobs, Exception):
+                raise jobs
+            found[index] = _fetched(jobs, *claims[index], began)
+        except Exception as problem:
+            found[index] = problem
+    return [found[index] for index in range(len(asked))]
+
+
+def _fetched(
+    jobs: list[ClaimedJob],
+    queues: Sequence[str],
+    claim: engine.ClaimOptions,
+    began: int,
+    discover: bool = True,
+) -> list[ClaimedJob]:
     # Only if it found nothing: a fetch that finds jobs is one statement.
-    if not jobs and discover and _returns(options.get("worker_id", ""), project):
+    if not jobs and discover and _returns(claim["worker_id"], claim["project"]):
         jobs = engine.claim(queues, **claim)
-    tracing.fetched(jobs, options.get("worker_id", ""), began)
+    tracing.fetched(jobs, claim["worker_id"], began)
     return jobs
 
 
@@ -405,9 +447,7 @@ def exchange(
     with tracing.settling("ojs.ack", own_ones) as settled:
         outcomes, jobs = engine.exchange(own_ones, queues, **claim)
         settled(outcomes)
-    if not jobs and discover and _returns(options.get("worker_id", ""), project):
-        jobs = engine.claim(queues, **claim)
-    tracing.fetched(jobs, options.get("worker_id", ""), began)
+    jobs = _fetched(jobs, queues, claim, began, discover)
     return with_foreign(completions, outcomes, foreign), jobs
 
 
@@ -464,6 +504,7 @@ __all__ = [
     "Completion",
     "Description",
     "Failure",
+    "Fetch",
     "Heartbeat",
     "Outcome",
     "Reply",
@@ -476,6 +517,7 @@ __all__ = [
     "exchange",
     "fail",
     "fetch",
+    "fetch_each",
     "register",
     "release",
 ]

@@ -22,7 +22,7 @@ from . import (
 )
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
-from .claim import ClaimOptions, claim, claim_chosen, exchange
+from .claim import ClaimOptions, claim, claim_chosen, claim_each, exchange
 from .control import (
     Change,
     activate,
@@ -94,6 +94,7 @@ __all__ = [
     "children_of",
     "claim",
     "claim_chosen",
+    "claim_each",
     "clear_checkpoint",
     "complete",
     "create_workflow",

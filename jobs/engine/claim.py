@@ -63,6 +63,28 @@ def claim(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> list[Claime
     return [] if request is None else _jobs(request, store().claim(request))
 
 
+def claim_each(
+    asked: Sequence[tuple[Sequence[str], ClaimOptions]],
+) -> list[list[ClaimedJob] | Exception]:
+    """`claim` for fetches that arrived at the same time, together where possible.
+
+    Args:
+        asked: the queues and the options of each.
+
+    Returns:
+        The jobs of each, or why its fetch failed although others have their jobs.
+    """
+    requests = [claim_request(queues, **options) for queues, options in asked]
+    claimed = iter(store().claim_each([one for one in requests if one is not None]))
+    found: list[list[ClaimedJob] | Exception] = []
+    for request in requests:
+        try:
+            found.append([] if request is None else _jobs(request, next(claimed)))
+        except Exception as problem:
+            found.append(problem)
+    return found
+
+
 def claim_chosen(job_ids: Collection[UUID], **options: Unpack[ClaimOptions]) -> list[ClaimedJob]:
     """Reserve those of these jobs that are available, regardless of their queues' limits."""
     request = claim_request([], **options)

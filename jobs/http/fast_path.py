@@ -15,6 +15,7 @@ A server may also call such a view without Django's handler, with only a WSGI en
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple
@@ -90,7 +91,14 @@ class FastView:
     """The view of an address whose verb bypasses REST framework."""
 
     def __init__(
-        self, view: Any, verb: Verb, method: str, *, streams: bool, batch: Batch | None
+        self,
+        view: Any,
+        verb: Verb,
+        method: str,
+        *,
+        streams: bool,
+        batch: Batch | None,
+        alone: re.Pattern[bytes] | None,
     ) -> None:
         """
         Args:
@@ -102,6 +110,7 @@ class FastView:
         self.method = method
         self._streams = streams
         self.batch = batch
+        self._alone = alone
         viewset: type[OJSViewSet] = view.cls
         self._viewset = viewset
         self._action: str = view.actions[method.lower()]
@@ -114,6 +123,10 @@ class FastView:
     def is_on(self, meta: Meta) -> bool:
         """Whether this view answers instead of the viewset's own."""
         return LOOP in meta if self._streams else ojs_settings.FAST_PATH
+
+    def is_gathered(self, body: bytes | memoryview) -> bool:
+        """Whether a request may be answered together with others."""
+        return self.batch is not None and not (self._alone and self._alone.search(body))
 
     def __call__(self, request: HttpRequest, **named: str) -> HttpResponseBase:
         if request.method != self.method or not self.is_on(request.META):
@@ -227,6 +240,7 @@ def fast(
     *,
     streams: bool = False,
     batch: Batch | None = None,
+    alone: re.Pattern[bytes] | None = None,
 ) -> FastView:
     """Put the fast path before a viewset's view of one verb.
 
@@ -236,5 +250,6 @@ def fast(
         streams: the verb writes a stream on an event loop. Without one, the viewset answers; with
             one, this view does, whatever `FAST_PATH` is.
         batch: handles several requests for the verb at once.
+        alone: what is in the bodies of requests that are answered on their own nevertheless.
     """
-    return FastView(view, verb, method, streams=streams, batch=batch)
+    return FastView(view, verb, method, streams=streams, batch=batch, alone=alone)

@@ -78,6 +78,11 @@ class ClaimRequest:
     pool: str | None = None
     """The worker pool; empty for none, None if the worker's labels say it."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it asks for one job, and only the gate says anything about the worker."""
+        return self.count == 1 and self.pool is None and not self.able and not self.versions
+
     def admitted(self, admission: Admission) -> ClaimRequest:
         """Return the request narrowed to what the gate admits."""
         count = self.count
@@ -163,6 +168,12 @@ class Store(Protocol):
 
     def claim(self, request: ClaimRequest) -> Claimed:
         """Reserve available jobs, then due ones, queue by queue (OJS worker protocol §6.3)."""
+
+    def claim_each(self, requests: Sequence[ClaimRequest]) -> list[Claimed]:
+        """`claim` for requests that arrived at the same time, in as few transactions as possible.
+
+        Which of them gets which job is open.
+        """
 
     def admit(self, request: ClaimRequest) -> tuple[datetime, ClaimRequest]:
         """Return the time, and the request as its gate admits it now."""

@@ -173,6 +173,10 @@ class PortableStore:
                 return Claimed([], is_limited=True, pool=pool)
             return Claimed(self._claim_available(request))
 
+    def claim_each(self, requests: Sequence[ClaimRequest]) -> list[Claimed]:
+        with atomic():
+            return [self.claim(request) for request in requests]
+
     def _claim_available(self, request: ClaimRequest) -> list[ClaimedJob]:
         ids: list[UUID] = []
         wanted = open_queues(request.queues, request.pool)

@@ -169,7 +169,11 @@ def _gate_first() -> None:
     def completed(self: Any, completions: Any, request: Any) -> Any:
         return self.complete(completions), self.claim(request)
 
+    def each(self: Any, requests: Any) -> Any:
+        return [self.claim(request) for request in requests]
+
     put("jobs.store.postgres:PostgresStore.claim", admitted)
+    put("jobs.store.postgres:PostgresStore.claim_each", each)
     put("jobs.store.postgres:PostgresStore.complete_and_claim", completed)
 
 
@@ -295,7 +299,7 @@ def _without_caches() -> None:
         "jobs.store.database:_vendor",
         "jobs.store.sql:_sized",
         "jobs.store.prepared:_numbered",
-        "jobs.store.postgres:_gated",
+        "jobs.store.postgres.claiming:gated",
         "jobs.access.address:_plain",
         "workers.bindings.ojs.replies:_moment",
     ):
@@ -347,6 +351,21 @@ GATHERED_TESTS = (
     "tests/workers/test_request_threads.py:test_no_request_of_a_large_crowd_is_left_over",
 )
 
+FETCHES = (
+    "workers/bindings/ojs/verbs.py:fetches",
+    "workers/protocol.py:Fetch",
+    "workers/protocol.py:fetch_each",
+    "jobs/engine/claim.py:claim_each",
+    "jobs/store/contract.py:ClaimRequest.is_plain",
+    "jobs/store/contract.py:Store.claim_each",
+    "jobs/store/portable.py:PortableStore.claim_each",
+    "jobs/store/postgres/claiming.py:_for_several",
+    "jobs/store/postgres/claiming.py:claim_each",
+    "jobs/store/postgres/claiming.py:_alike",
+    "jobs/store/postgres/claiming.py:_kind",
+    8,
+)
+
 FAST_PATHS: Sequence[FastPath] = (
     # From the socket to a verb
     FastPath(
@@ -385,16 +404,18 @@ FAST_PATHS: Sequence[FastPath] = (
     ),
     FastPath(
         "gathered requests",
-        "Heartbeats, single enqueues and ACKs in hand at once share a thread and a statement; each "
-        "of them takes the way of all others.",
+        "Heartbeats, single enqueues, FETCHes and ACKs in hand at once share a thread and a "
+        "statement; each of them takes the way of all others.",
         (
             "workers/asgi/gather.py",
             "ojs_project/bypass.py:Bypass.gathered",
             "ojs_project/bypass.py:Bypass.respond_together",
             "jobs/http/fast_path.py:FastView.answer_together",
+            "jobs/http/fast_path.py:FastView.is_gathered",
             "jobs/http/verbs.py:outcome_of",
             "workers/bindings/ojs/verbs.py:heartbeats",
             "workers/bindings/ojs/verbs.py:acks",
+            *FETCHES,
             "jobs/api/verbs.py:creates",
             "jobs/api/verbs.py:_may_conflict",
             "workers/protocol.py:beat_all",
@@ -438,6 +459,15 @@ FAST_PATHS: Sequence[FastPath] = (
         putting("workers.bindings.ojs.verbs:acks", None),
         "workers.bindings.ojs.verbs:acks",
         ("fetch 1 + ack 1", "fetch 1 + ack 1, 32 clients"),
+    ),
+    FastPath(
+        "… of these, FETCHes",
+        "Only FETCHes are no longer gathered.",
+        FETCHES,
+        putting("workers.bindings.ojs.verbs:fetches", None),
+        "workers.bindings.ojs.verbs:fetches",
+        ("fetch 1 + ack 1", "fetch 1 + ack 1, 32 clients"),
+        ("tests/workers/test_fetch_together.py",),
     ),
     FastPath(
         "bypass of Django's handler",
@@ -533,6 +563,7 @@ FAST_PATHS: Sequence[FastPath] = (
         "One statement for each verb, instead of the portable store, which runs on PostgreSQL too.",
         (
             "jobs/store/postgres/__init__.py",
+            "jobs/store/postgres/claiming.py",
             *(
                 f"{SQL}{name}.sql"
                 for name in (
@@ -550,7 +581,7 @@ FAST_PATHS: Sequence[FastPath] = (
             "jobs/store/sql.py",
         ),
         setting("STORE", "portable"),
-        "jobs.store.postgres:_claim",
+        "jobs.store.postgres.claiming:query",
         ("enqueue 1", "enqueue 100", "fetch 10 carrying acks", "heartbeat, 10 jobs"),
         ("tests/jobs/test_sql_files.py",),
     ),
@@ -643,7 +674,7 @@ FAST_PATHS: Sequence[FastPath] = (
     FastPath(
         "gate in the claim",
         "The claim itself checks what its worker may have, instead of a statement before it.",
-        ("workers/store/postgres/gate.sql", "jobs/store/postgres/__init__.py:_gated", 12),
+        ("workers/store/postgres/gate.sql", "jobs/store/postgres/claiming.py:gated", 12),
         _gate_first,
         "not jobs.store.postgres:PostgresStore.admit",
         ("fetch 1 + ack 1", "fetch 10 carrying acks"),

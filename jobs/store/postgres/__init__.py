@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +11,8 @@ import orjson
 
 from ...conf import ojs_settings
 from ...spec.batches import UniformBatch, representatives
-from ...spec.envelope import ERRORS_SHOWN
-from ...spec.pools import pool_of
 from ...spec.reports import Completion
 from ...spec.validation import NewJob
-from ..claimed import from_row
 from ..contract import (
     ANY_REGISTRY,
     BATCH_SIZE,
@@ -28,49 +23,17 @@ from ..contract import (
     Claimed,
     ClaimRequest,
     Completed,
-    Gate,
     Reclaimed,
     stamp,
 )
 from ..database import run, run_together
 from ..portable import PortableStore
 from ..sql import Statement, load
+from . import claiming
 
 Rows = list[tuple[Any, ...]]
 Query = tuple[Statement, dict[str, Any]]
 
-CLAIM = load(__name__, "claim")
-# The second condition lets the planner use the partial index on projects: a parameter may be empty.
-CLAIM_OF_PROJECT = CLAIM.replacing(
-    "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
-)
-
-
-def _through_pool(claim: Statement) -> Statement:
-    """Return the variant for a worker pool, which the events name."""
-    for part, other in (
-        ("able::text LIKE '%\"pool:%' AS is_pooled", "false AS is_pooled"),
-        (
-            "AND name = ANY(:'queues'::text[])) AS is_limited",
-            """AND name = ANY(:'queues'::text[])
-               UNION ALL
-               SELECT 1 FROM ojs_jobs_pool WHERE name = :'pool' AND has_rules) AS is_limited""",
-        ),
-        ("OR isolated_by <> ''", "OR isolated_by NOT IN ('', :'pool')"),
-        ("worker_id, attempt, time)", "worker_id, attempt, time, data)"),
-        ("'', attempts_made, started_at", "'', attempts_made, started_at, NULL::jsonb"),
-        (
-            "reserved_by, attempt, started_at",
-            "reserved_by, attempt, started_at, CASE WHEN :'pool' <> '' "
-            "THEN jsonb_build_object('pool', :'pool'::text) END",
-        ),
-    ):
-        claim = claim.replacing(part, other)
-    return claim
-
-
-CLAIM_THROUGH_POOL = _through_pool(CLAIM)
-CLAIM_OF_PROJECT_THROUGH_POOL = _through_pool(CLAIM_OF_PROJECT)
 INSERT_ONE = load(__name__, "insert_one")
 INSERT_EACH_CHOSEN = load(__name__, "insert_each")
 INSERT_UNIFORM_CHOSEN = load(__name__, "insert_uniform")
@@ -132,11 +95,16 @@ class PostgresStore(PortableStore):
         return int(stored)
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        return _taken(request, run(*_claim(request)))
+        return claiming.claim(request)
+
+    def claim_each(self, requests: Sequence[ClaimRequest]) -> list[Claimed]:
+        return claiming.claim_each(requests)
 
     def admit(self, request: ClaimRequest) -> tuple[datetime, ClaimRequest]:
         able = orjson.dumps(list(request.able)).decode()
-        rows = run(_gated(ADMIT, request.gate), {"worker_id": request.worker_id, "able": able})
+        rows = run(
+            claiming.gated(ADMIT, request.gate), {"worker_id": request.worker_id, "able": able}
+        )
         ((now, room, able, versions),) = rows
         admission = Admission(
             room, orjson.loads(able), orjson.loads(versions or "null") or request.versions
@@ -151,9 +119,8 @@ class PostgresStore(PortableStore):
     def complete_and_claim(
         self, completions: Sequence[Completion], request: ClaimRequest
     ) -> tuple[list[Completed], Claimed]:
-        completed, claimed = run_together(_complete(completions, False), _claim(request))
-        # Jobs for a worker with version bounds take one more statement.
-        return _completed(completed), _taken(request, claimed)
+        completed, rows = run_together(_complete(completions, False), claiming.query(request))
+        return _completed(completed), claiming.finish(request, rows)
 
     def reclaim(
         self,
@@ -248,55 +215,6 @@ def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
         "ids": "{" + ids.hex(",", 16) + "}",
         "args": orjson.dumps(args).decode(),
     }
-
-
-def _claim(request: ClaimRequest) -> Query:
-    statement = CLAIM_OF_PROJECT if request.project else CLAIM
-    if request.pool is not None:
-        statement = CLAIM_OF_PROJECT_THROUGH_POOL if request.project else CLAIM_THROUGH_POOL
-    return _gated(statement, request.gate).sized(
-        limit=request.count, queue_count=len(request.queues), errors_shown=ERRORS_SHOWN
-    ), {
-        "queues": request.queues,
-        "worker_id": request.worker_id,
-        "visibility_timeout": request.period,
-        "types": list(request.types or ()),
-        "able": orjson.dumps(list(request.able)).decode(),
-        "versions": orjson.dumps(request.versions).decode(),
-        "project": request.project,
-        "asks_limits": request.asks_limits,
-        "records_events": ojs_settings.RECORD_EVENTS,
-    } | ({} if request.pool is None else {"pool": request.pool})
-
-
-@cache
-def _gated(statement: Statement, gate: Gate) -> Statement:
-    return statement.replacing(OPEN.sql, gate.sql)
-
-
-def _taken(request: ClaimRequest, rows: Rows) -> Claimed:
-    """Return the jobs that the statement claimed, or claim now those that it left."""
-    left = rows[0][-1]
-    if left is None:
-        return Claimed([from_row(row[:-1]) for row in rows if row[0] is not None])
-    room, able, versions, is_limited, is_pooled = orjson.loads(left)
-    if not room:
-        return Claimed([])
-    pool = pool_of(able) if is_pooled else request.pool
-    if is_limited:
-        return Claimed([], is_limited=True, pool=pool)
-    versions = versions or request.versions
-    within = replace(
-        request,
-        count=room,
-        able=able,
-        versions=versions,
-        # Whether a pool that only the labels name has rules is not known yet.
-        asks_limits=is_pooled,
-        gate=OPEN,
-        pool=pool,
-    )
-    return _taken(within, run(*_claim(within)))
 
 
 def _complete(completions: Sequence[Completion], followed: bool) -> Query:

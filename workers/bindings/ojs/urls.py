@@ -15,8 +15,13 @@ register = WorkerViewSet.as_view({"post": "register"})
 heartbeat = fast(
     WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, batch=verbs.heartbeats
 )
-fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
-ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, batch=verbs.acks)
+fetch = fast(
+    WorkerViewSet.as_view({"post": "fetch"}),
+    verbs.fetch,
+    batch=verbs.fetches,
+    alone=verbs.LONG,
+)
+ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, batch=verbs.acks, alone=verbs.LONG)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
 # The most frequent come first.

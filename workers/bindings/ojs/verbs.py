@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ class Outcomes(NamedTuple):
 
 
 NO_OUTCOMES = Outcomes(None, None)
+LONG = re.compile(rb'"n?acks"|"(?:count|batch_size|max_jobs)"\s*:(?!\s*1\s*[,}])')
+"""Bodies about several jobs. These take so long that others should not wait for them."""
 
 
 def heartbeat(request: VerbRequest) -> VerbResponse:
@@ -74,11 +77,50 @@ def heartbeats(given: Sequence[VerbRequest]) -> list[VerbResponse | Exception]:
     return [found[index] for index in range(len(given))]
 
 
+class _Fetch(NamedTuple):
+    """A fetch that has been read, and whose worker has been admitted."""
+
+    asked: dict[str, Any]
+    """For `protocol.fetch`."""
+    wait: float
+    """Seconds."""
+    outcomes: Outcomes
+
+
 def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
     """FETCH: claim jobs; an empty list is a normal response (§6.5).
 
     `acks` and `nacks` are settled first, so a busy worker needs one round trip.
     """
+    given = _fetch(request)
+    outcomes = given.outcomes
+    if outcomes.completions and not outcomes.failures:
+        done, jobs = protocol.exchange(outcomes.completions, **given.asked)
+        return _respond(given, jobs, _settled(request, outcomes, done, []))
+    document = _settle(request, outcomes)
+    return _respond(given, protocol.fetch(**given.asked), document)
+
+
+def fetches(given: Sequence[VerbRequest]) -> list[Any]:
+    """Fetches that arrived at the same time: those without outcomes claim together."""
+    found: dict[int, Any] = {}
+    together: dict[int, _Fetch] = {}
+    for index, request in enumerate(given):
+        try:
+            one = _fetch(request)
+            if any(one.outcomes):
+                found[index] = outcome_of(fetch, request)
+            else:
+                together[index] = one
+        except Exception as problem:
+            found[index] = problem
+    claims = [protocol.Fetch.of(**one.asked) for one in together.values()]
+    for (index, one), jobs in zip(together.items(), protocol.fetch_each(claims), strict=True):
+        found[index] = jobs if isinstance(jobs, Exception) else _respond(one, jobs, {})
+    return [found[index] for index in range(len(given))]
+
+
+def _fetch(request: VerbRequest) -> _Fetch:
     body, caller = request.read(), request.caller
     sender = requests.worker_id(body, caller)
     asked: dict[str, Any] = {
@@ -92,23 +134,21 @@ def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
     wait = requests.wait(body)
     outcomes = _outcomes(request, body, sender)
     asked["worker_id"] = _admit_all(caller, outcomes, sender)[sender] or ""
-    jobs: list[Any]
-    if outcomes.completions and not outcomes.failures:
-        done, jobs = protocol.exchange(outcomes.completions, **asked)
-        document = _settled(request, outcomes, done, [])
-    else:
-        document = _settle(request, outcomes)
-        jobs = protocol.fetch(**asked)
+    return _Fetch(asked, wait, outcomes)
 
+
+def _respond(
+    given: _Fetch, jobs: Sequence[Any], document: dict[str, Any]
+) -> VerbResponse | WaitingForWork[Any]:
     def respond(jobs: Sequence[Any]) -> VerbResponse:
-        document["jobs"] = [claimed_envelope(job, project=caller.project) for job in jobs]
+        document["jobs"] = [claimed_envelope(job, project=given.asked["project"]) for job in jobs]
         return VerbResponse(document)
 
-    if jobs or not wait:
+    if jobs or not given.wait:
         return respond(jobs)
     # The request was its sign of life; by now the worker may be gone.
-    claim = partial(protocol.fetch, **asked, discover=False)
-    return WaitingForWork(claim, respond, wait, asked)
+    claim = partial(protocol.fetch, **given.asked, discover=False)
+    return WaitingForWork(claim, respond, given.wait, given.asked)
 
 
 def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
