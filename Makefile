@@ -25,6 +25,9 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
+# A check starts hundreds of processes, and each would compile the whole server again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 STAMP := .venv/.installed
 
