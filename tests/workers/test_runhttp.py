@@ -187,6 +187,13 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "django", "runhttp", *map(str, arguments)]
 
 
+def is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ojs/v1/health").is_success
+    except httpx.TransportError:
+        return False
+
+
 def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_path):
     port = free_port()
     log = tmp_path / "server.log"
@@ -198,10 +205,7 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
             return [child.pid for child in parent.children() if "spawn_main" in words_of(child)]
 
         def answers() -> bool:
-            try:
-                return httpx.get(f"http://127.0.0.1:{port}/ojs/v1/health").is_success
-            except httpx.TransportError:
-                return False
+            return is_healthy(port)
 
         eventually(lambda: answers() and len(serving()) == 2, lambda: started.output)
         first, second = serving()
@@ -212,6 +216,22 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
 
         assert started.terminate() == 0, started.output
     assert "Traceback" not in started.output
+
+
+def test_processes_end_with_their_supervisor_even_if_it_is_killed(environment, tmp_path):
+    port = free_port()
+    arguments = command("--port", port, "--processes", 2)
+    with running(arguments, tmp_path / "server.log", environment) as started:
+        eventually(lambda: is_healthy(port), lambda: started.output)
+        family = psutil.Process(started.process.pid).children(recursive=True)
+
+        started.process.kill()
+
+        _, alive = psutil.wait_procs(family, PATIENCE)
+        assert not alive, started.output
+    assert "The process that supervises this one is gone" in started.output
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the next server can have the port
 
 
 def test_several_processes_do_not_start_with_options_that_are_refused(environment, tmp_path):

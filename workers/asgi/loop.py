@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -90,6 +91,18 @@ class ServerLoop:
             before = signal.getsignal(number)
             signal.signal(number, partial(self._end, before))
         self._signals = HeldSignals(ENDS, self._goodbye)
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            self._loop.add_reader(parent.sentinel, self._left_alone, parent.sentinel)
+
+    def _left_alone(self, sentinel: int) -> None:
+        """End after the process that started this one: killed, it could not tell anybody.
+
+        Otherwise this process would serve on without a supervisor, and keep the port taken.
+        """
+        self._loop.remove_reader(sentinel)
+        logger.error("The process that supervises this one is gone: ending.")
+        signal.raise_signal(signal.SIGTERM)
 
     async def _goodbye(self) -> None:
         if self._sockets:
