@@ -20,10 +20,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def closed_to(self, pool: str) -> QueueQuerySet:
         """Queues that are paused, or isolated by another pool than this (fair scheduling §6.3)."""
-        paused = Q(
-            Q(paused_until__isnull=True) | Q(paused_until__gt=Now()), paused_at__isnull=False
-        )
-        return self.filter(paused | ~Q(isolated_by__in=("", pool)))
+        return self.filter(IS_PAUSED | ~Q(isolated_by__in=("", pool)))
 
     def limited(self) -> QueueQuerySet:
         """Queues whose fetches must check limits (OJS worker protocol §8.3, rate limiting §8)."""

@@ -18,7 +18,7 @@ from jobs.record import rollup
 from tests.concurrency.threads import together
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from tests.workers.receiver import receiving
-from workers.alerts import delivery, evaluation, problems, watch
+from workers.alerts import delivery, evaluation, problems, situation, watch
 from workers.alerts.quiet_hours import is_quiet
 from workers.alerts.situation import Situation
 from workers.chores import reaper
@@ -114,6 +114,26 @@ def test_however_many_processes_check_an_alert_begins_and_ends_once():
 def found(kind: str, *, limits: dict[str, int] | None = None, **scope: str) -> list[str]:
     kind_ = problems.KINDS[kind]
     return [each.text for each in kind_(Situation(), kind_.terms(limits or {}, **scope))]
+
+
+def test_of_very_many_queues_those_that_may_be_in_trouble_are_looked_at(monkeypatch):
+    monkeypatch.setattr(situation, "MOST_QUEUES", 3)
+    for number in range(5):
+        QueueFactory(name=f"idle-{number}")
+    QueueFactory(name="paused", paused_at=ago(7290))
+    waiting("deep", 5)
+    JobFactory.create_batch(9, queue="deep")
+    waiting("old", 9000)
+    waiting("other", 700)
+    rollup.sample()
+
+    assert [row.queue.pk for row in Situation().queues] == ["deep", "old", "paused"]
+    (text,) = found("paused_queues")
+    assert "“paused”" in text
+    (text,) = found("long_waits", limits={"seconds": 600})
+    assert "“old”" in text
+    (text,) = found("long_waits", limits={"seconds": 600}, queue="other")
+    assert "“other”" in text
 
 
 def test_each_kind_has_limits_and_a_scope_of_its_own():

@@ -227,7 +227,7 @@ def silent_workers(situation: Situation, terms: Terms) -> Iterator[Problem]:
 
 def _rows(situation: Situation, terms: Terms) -> list[Any]:
     """The queues that a rule is about."""
-    return [row for row in situation.queues if terms.queue in ("", row.queue.pk)]
+    return situation.queue(terms.queue) if terms.queue else situation.queues
 
 
 @kind(

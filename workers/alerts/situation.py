@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 from django.db.models import Q
 
 from jobs.conf import ojs_settings
-from jobs.models import Queue
+from jobs.models import Queue, QueueSample
 from jobs.record import dashboard
 from jobs.spec.lifecycle import State
 from jobs.store import clock
@@ -21,6 +22,8 @@ from ..liveness import reapers
 from ..models import Worker
 
 MOST_QUEUES = 500
+"""Queues that are looked at. Of more, these are those that are paused, that were the deepest or had
+the oldest jobs when they were last sampled, and those that are asked for by name."""
 RECENT = timedelta(hours=24)
 """A worker that died longer ago no longer calls for attention."""
 
@@ -78,17 +81,28 @@ class Situation:
 
     @cached_property
     def queues(self) -> list[Any]:
-        """Every queue, the deepest first."""
-        serving = Counter(
+        """Every queue, the deepest first; at most `MOST_QUEUES`."""
+        return sorted(self._rows(_looked_at()), key=lambda row: -row.depth.of(State.AVAILABLE))
+
+    def queue(self, name: str) -> list[Any]:
+        """The queue with this name, if there is one."""
+        found = [row for row in self.queues if row.queue.pk == name]
+        return found or self._rows(Queue.objects.filter(pk=name))
+
+    def _rows(self, queues: Iterable[Queue]) -> list[Any]:
+        found = list(queues)
+        depths = dashboard.depths([queue.pk for queue in found])
+        return [self.row(queue, depths[queue.pk], self._serving[queue.pk]) for queue in found]
+
+    @cached_property
+    def _serving(self) -> Counter[str]:
+        """How many running workers fetch from each queue."""
+        return Counter(
             name
             for row in self.fleet
             if row["condition"] == Condition.RUNNING
             for name in set(row["queues"])
         )
-        queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
-        depths = dashboard.depths([queue.pk for queue in queues])
-        rows = [self.row(queue, depths[queue.pk], serving[queue.pk]) for queue in queues]
-        return sorted(rows, key=lambda row: -row.depth.of(State.AVAILABLE))
 
     def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
         """What each running worker that fetches from the queue declared; empty where it takes all
@@ -111,3 +125,18 @@ class Situation:
             for row in self.fleet
             if row["condition"] == Condition.RUNNING
         )
+
+
+def _looked_at() -> list[Queue]:
+    queues = list(Queue.objects.order_by("name")[: MOST_QUEUES + 1])
+    if len(queues) <= MOST_QUEUES:
+        return queues
+    samples = QueueSample.objects.filter(available__gt=0)
+    names: set[str] = set()
+    for first in (
+        Queue.objects.paused().order_by("-paused_at").values_list("pk"),
+        samples.order_by("-available").values_list("queue"),
+        samples.order_by("waiting_since").values_list("queue"),
+    ):
+        names.update(name for (name,) in first[: MOST_QUEUES // 3])
+    return list(Queue.objects.filter(pk__in=names))
