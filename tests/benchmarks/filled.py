@@ -25,7 +25,7 @@ from tests import postgres
 from . import filling, goals
 from .filling import Stock, TooLarge
 from .places import FILLED, FILLED_PAGES, LARGE_WORKFLOWS, UPKEEP
-from .plan import OTHERS, Plan, rounds, say, stop_when_asked
+from .plan import OTHERS, Plan, given, rounds, say, stop_when_asked, words
 from .results import Results, percentile
 from .servers import environment
 
@@ -92,20 +92,16 @@ OF_ALL = {"workflow_jobs": "workflow", "rounds": "rounds"}
 
 def words_of(options: argparse.Namespace) -> list[str]:
     """The arguments of this part among those of `make bench`."""
-    words = ["--smoke"] * options.smoke + [f"--only={word}" for word in options.only]
-    given = {name: getattr(options, name) for name in (*OF_STOCK, *OF_ALL)}
-    return words + [
-        f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
-    ]
+    only = [f"--only={word}" for word in options.only]
+    return only + words(options, ["smoke"], *OF_STOCK, *OF_ALL)
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
-    def given(names: dict[str, str]) -> dict[str, int]:
-        values = {field: getattr(options, name) for name, field in names.items()}
-        return {field: value for field, value in values.items() if value is not None}
+    def of(names: dict[str, str]) -> dict[str, int]:
+        return {names[name]: value for name, value in given(options, *names).items()}
 
     sizes = SMOKE if options.smoke else Sizes()
-    return replace(sizes, stock=replace(sizes.stock, **given(OF_STOCK)), **given(OF_ALL))
+    return replace(sizes, stock=replace(sizes.stock, **of(OF_STOCK)), **of(OF_ALL))
 
 
 def arguments() -> argparse.Namespace:

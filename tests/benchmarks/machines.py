@@ -24,7 +24,7 @@ from tests.campaign.surroundings import Missing
 from . import goals
 from .network import lack, network, url_of
 from .places import PROCESSORS, floors
-from .plan import OTHERS, stop_when_asked
+from .plan import OTHERS, given, stop_when_asked, words
 from .results import Results
 from .servers import environment
 
@@ -83,15 +83,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+OPTIONS = ("rounds", "seconds", "clients", "processor")
+
+
 def words_of(options: argparse.Namespace) -> list[str]:
     """The arguments of this part among those of `make bench`."""
-    named = ("rounds", "seconds", "clients", "processor")
-    given = {name: getattr(options, name) for name in named}
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    return ["--smoke"] * options.smoke + words
+    return words(options, ["smoke"], *OPTIONS)
 
 
-def arguments(given: Sequence[str]) -> argparse.Namespace:
+def arguments(line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--smoke", action="store_true", help="only see whether everything runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
@@ -99,13 +99,11 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each measurement of throughput")
     parser.add_argument("--clients", type=int, help="load clients of each machine (default: 4)")
     add_arguments(parser)
-    return parser.parse_args(given)
+    return parser.parse_args(line)
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
-    named = ("rounds", "seconds", "clients", "processor")
-    given = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
-    return replace(SMOKE if options.smoke else Sizes(), **given)
+    return replace(SMOKE if options.smoke else Sizes(), **given(options, *OPTIONS))
 
 
 def measure(folder: Path, sizes: Sizes, results: Results) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -74,3 +75,15 @@ def rounds(plan: Plan, names: Iterable[Name], results: Results) -> Iterator[Name
             others = psutil.cpu_percent(interval=IDLE)
             results.get(*OTHERS, "%").rounds.append(others)
             yield name
+
+
+def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the named options that were given."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def words(options: argparse.Namespace, flags: Sequence[str], *names: str) -> list[str]:
+    """The given ones of these flags and options as arguments of a command."""
+    found = [f"--{flag}" for flag in flags if getattr(options, flag)]
+    values = given(options, *names).items()
+    return found + [f"--{name.replace('_', '-')}={value}" for name, value in values]

@@ -28,7 +28,7 @@ from tests import postgres
 from . import goals, growth
 from .paced import KINDS, Load, Window
 from .places import SOAK, at_the_end, recovered, with_past
-from .plan import OTHERS, say, stop_when_asked
+from .plan import OTHERS, given, say, stop_when_asked, words
 from .results import Results, percentile
 from .servers import ROOT, command, environment, free_port, serve
 from .waiting import Clients
@@ -86,23 +86,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def words_of(options: argparse.Namespace) -> list[str]:
     """The arguments of this part among those of `make bench`."""
-    words = [f"--{name}" for name in ("smoke", "partitioned") if getattr(options, name)]
-    named = ("minutes", "share", "idle_transaction", "past")
-    given = {name: getattr(options, name) for name in named}
-    return words + [
-        f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
-    ]
+    return words(options, ["smoke", "partitioned"], "minutes", "share", "idle_transaction", "past")
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
-    given: dict[str, Any] = {"partitioned": options.partitioned}
+    sizes: dict[str, Any] = {"partitioned": options.partitioned}
     if options.smoke:
-        given |= {"minutes": 6, "minute": 0.5, "peak": 0.5, "idle": 1, "past": 20}
-    named = ("minutes", "share", "past")
-    given |= {name: getattr(options, name) for name in named if getattr(options, name) is not None}
+        sizes |= {"minutes": 6, "minute": 0.5, "peak": 0.5, "idle": 1, "past": 20}
+    sizes |= given(options, "minutes", "share", "past")
     if options.idle_transaction is not None:
-        given["idle"] = options.idle_transaction
-    return Sizes(**given)
+        sizes["idle"] = options.idle_transaction
+    return Sizes(**sizes)
 
 
 def arguments() -> argparse.Namespace:
