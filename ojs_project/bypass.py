@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,9 +107,10 @@ class Bypass:
             return None
         # Only a path without parameters, like the cached ones.
         view, _ = self._known.get(environ["PATH_INFO"], (None, None))
-        if view is None or not view.is_gathered(environ["wsgi.input"].getvalue()):
-            return None
-        return view
+        body = environ["wsgi.input"]
+        # Any other stream fails when it is read: the body was given up.
+        is_whole = isinstance(body, BytesIO)
+        return view if view and is_whole and view.is_gathered(body.getvalue()) else None
 
     def respond_together(
         self, view: FastView, environs: Sequence[dict[str, Any]]

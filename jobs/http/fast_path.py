@@ -124,7 +124,7 @@ class FastView:
         """Whether this view answers instead of the viewset's own."""
         return LOOP in meta if self._streams else ojs_settings.FAST_PATH
 
-    def is_gathered(self, body: bytes | memoryview) -> bool:
+    def is_gathered(self, body: bytes) -> bool:
         """Whether a request may be answered together with others."""
         return self.batch is not None and not (self._alone and self._alone.search(body))
 

@@ -17,7 +17,8 @@ from jobs.engine import Completion, Failure
 from jobs.errors import OJSError
 from jobs.models import Job
 from jobs.spec.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
-from jobs.store.postgres import CLAIM, COMPLETE, INSERT_EACH, INSERT_UNIFORM, PROMOTE, RECLAIM
+from jobs.store.postgres import COMPLETE, INSERT_EACH, INSERT_UNIFORM, PROMOTE, RECLAIM
+from jobs.store.postgres.claiming import CLAIM
 from tests.database import atomic
 from tests.factories import JobFactory, ago, ahead
 
