@@ -179,6 +179,7 @@ def fill_the_rest() -> None:
     from jobs.access.audit import of_shell, record_action
     from jobs.http.authentication import make_key
     from jobs.models import JobSchema, RefusedFinish
+    from jobs.record import rollup
     from jobs.spec.identifiers import uuid7
     from tests.browser.records import configure, etl
     from tests.factories import JobFactory, QueueFactory, ago
@@ -192,7 +193,8 @@ def fill_the_rest() -> None:
     QueueFactory(name="search")
     JobFactory(queue="search", created_at=ago(500))
     configure()
-    # Rules look at the first 500 queues: among more, the one above raises no alert.
+    # Of very many queues, rules look at those that are in the samples.
+    rollup.sample()
     evaluation.test(AlertRule.objects.get(name="No worker"))
     members = {f"member-{n}": {"type": "string", "enum": ["a", "b"]} for n in range(20)}
     JobSchema.objects.create(
@@ -267,7 +269,8 @@ def measure(results: Results, group: str = PLACE) -> None:
         url = address.replace("%7B", "{").replace("%7D", "}").format(**places)
         Worker.objects.update(last_heartbeat_at=timezone.now())
         reaper.sign_of_life("bench:1")
-        client.get(f"/admin/{url}")
+        if ROUNDS > 1:
+            client.get(f"/admin/{url}")
         times = []
         for _round in range(ROUNDS):
             started = time.perf_counter()
