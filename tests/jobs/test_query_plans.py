@@ -138,6 +138,18 @@ def test_what_a_fetch_asks_of_its_worker_changes_nothing_of_that(big_table, limi
     in_order(found)
 
 
+@pytest.mark.parametrize("number", [2, 32])
+def test_fetches_of_several_workers_read_no_more_than_that(big_table, number):
+    names = [WorkerFactory(concurrency=100).pk for _ in range(number)]
+    asked = [protocol.Fetch.of(["queue-1", "queue-2"], "", worker_id=name) for name in names]
+
+    found = plan_of(lambda: protocol.fetch_each(asked), "WITH asking")
+
+    due = {"ojs_job_due", "ojs_job_due_queue"}
+    assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey", "ojs_job_held"}
+    in_order(found)
+
+
 def test_a_shared_queue_is_read_tenant_by_tenant(big_table):
     """However many jobs one of them has, each costs two probes, and its jobs come in order."""
     engine.queues.configure("queue-1", {"tenant_fairness": {"strategy": "fair-share"}})
