@@ -117,9 +117,20 @@ def no_connections(database: Postgres, seconds: float) -> None:
 def locks(database: Postgres, seconds: float) -> None:
     """Lock the jobs, then the workers, then both."""
     for tables in ("ojs_jobs_job", "ojs_workers_worker", "ojs_jobs_job, ojs_workers_worker"):
-        with database.connect(NAME) as connection, connection.transaction():
+        with database.connect(NAME) as connection:
+            while not _lock(connection, tables, seconds / 3):
+                pass
+
+
+def _lock(connection: psycopg.Connection[Any], tables: str, seconds: float) -> bool:
+    """Lock these tables; False if a statement that had one of them and wanted the other went on."""
+    try:
+        with connection.transaction():
             connection.execute(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE".encode())
-            time.sleep(seconds / 3)
+            time.sleep(seconds)
+    except psycopg.errors.DeadlockDetected:
+        return False
+    return True
 
 
 def _run(
