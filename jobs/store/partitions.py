@@ -159,7 +159,7 @@ def bound() -> tuple[int, bool] | None:
 
 def set_bound(upper: int) -> None:
     """Let the table accept ids below `upper` only, without looking at those that are there."""
-    with _soon():
+    with locking_within(LOCK_TIMEOUT):
         _do(f"ALTER TABLE {TABLE} DROP CONSTRAINT IF EXISTS {BOUND}")
         _do(f"ALTER TABLE {TABLE} ADD CONSTRAINT {BOUND} CHECK (id < {upper}) NOT VALID")
 
@@ -170,7 +170,7 @@ def check_bound() -> None:
 
 
 def drop_bound() -> None:
-    with _soon():
+    with locking_within(LOCK_TIMEOUT):
         _do(f"ALTER TABLE {TABLE} DROP CONSTRAINT IF EXISTS {BOUND}")
 
 
@@ -195,7 +195,7 @@ def switch() -> None:
     Raises:
         Busy: the table was in use.
     """
-    with _soon():
+    with locking_within(LOCK_TIMEOUT):
         # No writer is left from here on, nor can one begin.
         _do(f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
         before = relation()
@@ -255,7 +255,7 @@ def add(lower: int, upper: int) -> None:
     Raises:
         Busy: the table was in use.
     """
-    with _soon():
+    with locking_within(LOCK_TIMEOUT):
         newest = layout().ranges[-1].name
         limits = f"FOR VALUES FROM ({lower}) TO ({upper})"
         _attach(relation(), f"{TABLE}_p{lower}", newest, limits)
@@ -267,7 +267,7 @@ def drop(part: Partition) -> None:
     Raises:
         Busy: the table was in use.
     """
-    with _soon():
+    with locking_within(LOCK_TIMEOUT):
         _do(f"DROP TABLE {relation().schema}.{part.name}")
 
 
@@ -283,10 +283,6 @@ def _attach(parent: Relation, name: str, model: str, limits: str) -> None:
         _do(f"ALTER TABLE {name} SET ({options})")
     _do(f"ALTER TABLE {name} OWNER TO {parent.owner}")
     _do(f"ALTER TABLE {TABLE} ATTACH PARTITION {name} {limits}")
-
-
-def _soon() -> contextlib.AbstractContextManager[None]:
-    return locking_within(LOCK_TIMEOUT)
 
 
 def _do(statement: str) -> None:

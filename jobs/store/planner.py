@@ -1,7 +1,7 @@
 """Keeps the plans of the hot statements suited to tables that grow faster than autovacuum looks.
 
 A session plans these statements once (`prepared`). On a table of a few pages, the best plan reads
-the whole table, and stays in use until the table is analysed: autovacuum looks once a minute, and a
+the whole table, and stays in use until the table is analyzed: autovacuum looks once a minute, and a
 queue can grow from nothing to a million jobs in that time. `ANALYZE` makes every session plan
 again.
 """
@@ -17,9 +17,9 @@ from .database import APPS, connection
 from .locks import Busy, locking_within
 
 GROWN = 4
-"""How many times as large a table must be as when it was last analysed or vacuumed."""
+"""How many times as large a table must be as when it was last analyzed or vacuumed."""
 FEW, MANY = 16, 1024
-"""Pages: a smaller table is read quickly, and one that was larger than that when it was analysed
+"""Pages: a smaller table is read quickly, and one that was larger than that when it was analyzed
 is no longer read as a whole."""
 LOCK_TIMEOUT = "100ms"
 """Less than `deadlock_timeout`, after which PostgreSQL would cancel a vacuum that is under way."""

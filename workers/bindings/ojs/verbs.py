@@ -92,13 +92,7 @@ def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
 
     `acks` and `nacks` are settled first, so a busy worker needs one round trip.
     """
-    given = _fetch(request)
-    outcomes = given.outcomes
-    if outcomes.completions and not outcomes.failures:
-        done, jobs = protocol.exchange(outcomes.completions, **given.asked)
-        return _respond(given, jobs, _settled(request, outcomes, done, []))
-    document = _settle(request, outcomes)
-    return _respond(given, protocol.fetch(**given.asked), document)
+    return _carry_out(request, _fetch(request))
 
 
 def fetches(given: Sequence[VerbRequest]) -> list[Any]:
@@ -109,13 +103,16 @@ def fetches(given: Sequence[VerbRequest]) -> list[Any]:
         try:
             one = _fetch(request)
             if any(one.outcomes):
-                found[index] = outcome_of(fetch, request)
+                found[index] = _carry_out(request, one)
             else:
                 together[index] = one
         except Exception as problem:
             found[index] = problem
-    claims = [protocol.Fetch.of(**one.asked) for one in together.values()]
-    for (index, one), jobs in zip(together.items(), protocol.fetch_each(claims), strict=True):
+    try:
+        claimed = protocol.fetch_each([protocol.Fetch.of(**one.asked) for one in together.values()])
+    except Exception as problem:
+        claimed = [problem] * len(together)
+    for (index, one), jobs in zip(together.items(), claimed, strict=True):
         found[index] = jobs if isinstance(jobs, Exception) else _respond(one, jobs, {})
     return [found[index] for index in range(len(given))]
 
@@ -135,6 +132,15 @@ def _fetch(request: VerbRequest) -> _Fetch:
     outcomes = _outcomes(request, body, sender)
     asked["worker_id"] = _admit_all(caller, outcomes, sender)[sender] or ""
     return _Fetch(asked, wait, outcomes)
+
+
+def _carry_out(request: VerbRequest, given: _Fetch) -> VerbResponse | WaitingForWork[Any]:
+    outcomes = given.outcomes
+    if outcomes.completions and not outcomes.failures:
+        done, jobs = protocol.exchange(outcomes.completions, **given.asked)
+        return _respond(given, jobs, _settled(request, outcomes, done, []))
+    document = _settle(request, outcomes)
+    return _respond(given, protocol.fetch(**given.asked), document)
 
 
 def _respond(
