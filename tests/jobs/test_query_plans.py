@@ -21,6 +21,7 @@ from jobs.record import dashboard
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import WAITING, State
 from jobs.store.database import compiled
+from jobs.store.postgres import heads
 from tests.database import connection, rolled_back
 from tests.factories import JobFactory, WorkerFactory
 from workers import protocol
@@ -148,6 +149,27 @@ def test_fetches_of_several_workers_read_no_more_than_that(big_table, number):
     due = {"ojs_job_due", "ojs_job_due_queue"}
     assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey", "ojs_job_held"}
     in_order(found)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_fetches_that_begin_further_on_read_in_order_too(big_table, number, monkeypatch):
+    """After a look at where each queue begins: each part of it is a range of the index."""
+    monkeypatch.setattr(heads, "_known", {})
+    monkeypatch.setattr(heads, "MANY", 0)
+    names = [WorkerFactory(concurrency=100).pk for _ in range(number)]
+    asked = [protocol.Fetch.of(["queue-1", "queue-2"], "", worker_id=name) for name in names]
+    heads.notice(["queue-1", "queue-2"])
+
+    look = plan_of(lambda: heads.heads(["queue-1"]), "WITH counted")
+    beginning = "WITH asking" if number > 1 else "WITH gate"
+    found = plan_of(lambda: protocol.fetch_each(asked), beginning)
+
+    assert indexes(look) == {"ojs_job_fetchable"} and "Sort" not in look
+    due = {"ojs_job_due", "ojs_job_due_queue"}
+    assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey", "ojs_job_held"}
+    in_order(found)
+    conditions = [line for line in found.splitlines() if "Index Cond" in line]
+    assert sum("enqueued_at >=" in line for line in conditions) == 3
 
 
 def test_a_shared_queue_is_read_tenant_by_tenant(big_table):

@@ -14,12 +14,14 @@
 \set limit 10
 \set queue_count 1
 \set errors_shown 10
+\set many 5000
 
 -- A `Gate` with further checks of the worker replaces this row. `room` is how many jobs the worker
 -- may have, null for any number. For a worker that accepts only some versions (`versions` is not
 -- null), or with limited queues, nothing is claimed here, so that neither makes the statement longer
 -- for all others: there is always a row to read, which reports it. The same holds for a worker whose
--- labels name a pool, which another statement claims for.
+-- labels name a pool, which another statement claims for. The difference of the counter is how many
+-- entries of the index were read until the first job was found.
 WITH gate AS MATERIALIZED (
     SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions
 ), entry AS MATERIALIZED (
@@ -29,7 +31,8 @@ WITH gate AS MATERIALIZED (
                  FROM ojs_jobs_queue
                 WHERE (concurrency IS NOT NULL OR has_limits)
                   AND name = ANY(:'queues'::text[])) AS is_limited,
-           able::text LIKE '%"pool:%' AS is_pooled
+           able::text LIKE '%"pool:%' AS is_pooled,
+           pg_stat_get_xact_tuples_returned('ojs_job_fetchable'::regclass) AS read_before
       FROM gate
 ), wanted AS MATERIALIZED (
     SELECT name
@@ -143,7 +146,10 @@ SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, m
           FROM ojs_jobs_checkpoint AS kept
          WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),
        CASE WHEN is_limited OR is_pooled OR versions IS NOT NULL
-            THEN jsonb_build_array(room, able, versions, is_limited, is_pooled)::text END
+            THEN jsonb_build_array(room, able, versions, is_limited, is_pooled)::text
+            WHEN (SELECT pg_stat_get_xact_tuples_returned('ojs_job_fetchable'::regclass))
+                 > read_before + :many
+            THEN 'true' END
   FROM entry
   LEFT JOIN claimed ON true
  ORDER BY array_position(:'queues'::text[], queue::text), priority DESC, enqueued_at, id;

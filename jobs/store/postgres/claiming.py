@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ from ..claimed import from_row
 from ..contract import OPEN, Claimed, ClaimRequest, Gate
 from ..database import run, run_together
 from ..sql import Statement, load
+from . import heads
 
 Rows = list[tuple[Any, ...]]
 Query = tuple[Statement, dict[str, Any]]
@@ -24,7 +26,7 @@ CLAIM = load(__package__, "claim")
 # The second condition lets the planner use the partial index on projects: a parameter may be empty.
 CLAIM_OF_PROJECT = CLAIM.replacing(
     "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
-)
+).replacing("'ojs_job_fetchable'", "'ojs_job_project'")
 
 
 def _through_pool(claim: Statement) -> Statement:
@@ -132,6 +134,49 @@ def _for_several(claim: Statement, gate: Gate) -> Statement:
     return claim
 
 
+HEADS = ("urgencies", "levels", "aboves", "belows")
+"""Parameters, in the order of the fields of a head."""
+AVAILABLE = re.compile(
+    r"SELECT (?P<columns>id(?:, needs)?)\n\s+FROM ojs_jobs_job\n\s+WHERE state = 'available'\n"
+    r".*?SKIP LOCKED",
+    re.DOTALL,
+)
+"""What finds the available jobs of one queue."""
+
+
+@cache
+def _from_heads(claim: Statement) -> Statement:
+    """Return the variant that begins where the available jobs of each queue begin (`heads`)."""
+    claim = claim.replacing(
+        """SELECT name
+      FROM (SELECT unnest(:'queues'::text[]) AS name LIMIT :queue_count) AS named""",
+        """SELECT named.*
+      FROM (SELECT *
+              FROM unnest(:'queues'::text[], :'urgencies'::integer[], :'levels'::timestamptz[],
+                          :'aboves'::timestamptz[], :'belows'::timestamptz[])
+                   AS head (name, urgency, level, above, below)
+             LIMIT :queue_count) AS named""",
+    )
+
+    def in_parts(found: re.Match[str]) -> str:
+        # A condition for each, so that each reads one range of the index.
+        parts = [
+            found[0].replace(
+                "WHERE state = 'available'\n",
+                f"WHERE state = 'available'\n           AND priority {compared} wanted.urgency\n"
+                f"           AND enqueued_at >= wanted.{since}\n",
+            )
+            for compared, since in ((">", "above"), ("=", "level"), ("<", "below"))
+        ]
+        return "\n UNION ALL\n".join(
+            f"SELECT {found['columns']} FROM ({part}) AS part" for part in parts
+        )
+
+    begun, parts = AVAILABLE.subn(in_parts, claim)
+    assert parts == 1
+    return Statement(begun)
+
+
 def claim(request: ClaimRequest) -> Claimed:
     return finish(request, run(*query(request)))
 
@@ -205,8 +250,15 @@ def query(request: ClaimRequest, *others: ClaimRequest) -> Query:
         limit = request.count
     if request.pool is not None:
         parameters["pool"] = request.pool
-    sizes = {"limit": limit, "queue_count": len(request.queues), "errors_shown": ERRORS_SHOWN}
-    return statement.sized(**sizes), parameters
+    if beginnings := heads.heads(request.queues):
+        statement = _from_heads(statement)
+        parameters |= dict(zip(HEADS, map(list, zip(*beginnings, strict=True)), strict=True))
+    return statement.sized(
+        limit=limit,
+        queue_count=len(request.queues),
+        errors_shown=ERRORS_SHOWN,
+        many=heads.MANY,
+    ), parameters
 
 
 @cache
@@ -225,6 +277,9 @@ def finish(request: ClaimRequest, rows: Rows) -> Claimed:
 def _taken(request: ClaimRequest, rows: Rows) -> Claimed | ClaimRequest:
     """Return the jobs that the statement claimed, or the request for those that it left."""
     left = rows[0][-1]
+    if left == "true":
+        heads.notice(request.queues)
+        left = None
     if left is None:
         return Claimed([from_row(row[:-1]) for row in rows if row[0] is not None])
     room, able, versions, is_limited, is_pooled = orjson.loads(left)
