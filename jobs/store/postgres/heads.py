@@ -6,9 +6,9 @@ still see the job available, it stays, and every claim reads all entries since t
 began: after ten minutes, a million. So once a claim has read `MANY` entries, this process looks
 for the first available job now and then, and lets its claims begin there.
 
-A job can become available further ahead: its transaction took longer than `MARGIN` to commit, or a
-claim was rolled back. Claims find it when the process has next looked from the beginning, which it
-does for a twentieth of the time at most, and once a second at most.
+A job may still appear before that point: if its transaction took longer than `MARGIN` to commit, or
+a claim was rolled back. It is found when the process next looks from the beginning of the queue,
+which takes a twentieth of the time at most, and happens once a second at most.
 """
 
 from __future__ import annotations
