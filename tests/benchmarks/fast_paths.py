@@ -395,14 +395,6 @@ FAST_PATHS: Sequence[FastPath] = (
         ("tests/workers/test_request_threads.py",),
     ),
     FastPath(
-        "names of headers",
-        "The variable of each header name is cached.",
-        (4,),
-        putting("workers.asgi.environ:MOST", 0),
-        "not workers.asgi.environ:_variable",
-        ("heartbeat, no jobs",),
-    ),
-    FastPath(
         "gathered requests",
         "Heartbeats, single enqueues, FETCHes and ACKs in hand at once share a thread and a "
         "statement; each of them takes the way of all others.",

@@ -11,9 +11,6 @@ from django.core.handlers.asgi import get_script_prefix
 from jobs.http.loop import LOOP
 
 UNPREFIXED = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
-_names: dict[bytes, str] = {}
-"""Header names and their variables; a client may invent any number of names."""
-MOST = 256
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
@@ -54,7 +51,7 @@ def environ_of(scope: Mapping[str, Any]) -> dict[str, Any]:
 def add_headers(environ: dict[str, Any], headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Add the headers of a request; repeated ones are joined by commas."""
     for name, value in headers:
-        variable = _names.get(name) or _variable(name)
+        variable = _variable(name)
         if not variable:
             continue
         text = value.decode("latin-1")
@@ -70,10 +67,7 @@ def _variable(name: bytes) -> str:
     if b"_" in lowered:
         return ""
     known = UNPREFIXED.get(lowered)
-    variable = known or "HTTP_" + lowered.decode("latin-1").upper().replace("-", "_")
-    if len(_names) < MOST:
-        _names[name] = variable
-    return variable
+    return known or "HTTP_" + lowered.decode("latin-1").upper().replace("-", "_")
 
 
 def _scheme(scheme: str) -> str:
