@@ -160,7 +160,7 @@ def test_fetches_that_begin_further_on_read_in_order_too(big_table, number, monk
     asked = [protocol.Fetch.of(["queue-1", "queue-2"], "", worker_id=name) for name in names]
     heads.notice(["queue-1", "queue-2"])
 
-    look = plan_of(lambda: heads.heads(["queue-1"]), "WITH counted")
+    look = plan_of(lambda: heads.heads(["queue-1"]), "WITH wanted")
     beginning = "WITH asking" if number > 1 else "WITH gate"
     found = plan_of(lambda: protocol.fetch_each(asked), beginning)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -134,16 +133,6 @@ def _for_several(claim: Statement, gate: Gate) -> Statement:
     return claim
 
 
-HEADS = ("urgencies", "levels", "aboves", "belows")
-"""Parameters, in the order of the fields of a head."""
-AVAILABLE = re.compile(
-    r"SELECT (?P<columns>id(?:, needs)?)\n\s+FROM ojs_jobs_job\n\s+WHERE state = 'available'\n"
-    r".*?SKIP LOCKED",
-    re.DOTALL,
-)
-"""What finds the available jobs of one queue."""
-
-
 @cache
 def _from_heads(claim: Statement) -> Statement:
     """Return the variant that begins where the available jobs of each queue begin (`heads`)."""
@@ -152,29 +141,12 @@ def _from_heads(claim: Statement) -> Statement:
       FROM (SELECT unnest(:'queues'::text[]) AS name LIMIT :queue_count) AS named""",
         """SELECT named.*
       FROM (SELECT *
-              FROM unnest(:'queues'::text[], :'urgencies'::integer[], :'levels'::timestamptz[],
-                          :'aboves'::timestamptz[], :'belows'::timestamptz[])
+              FROM unnest(:'queues'::text[], :'urgency'::integer[], :'level'::timestamptz[],
+                          :'above'::timestamptz[], :'below'::timestamptz[])
                    AS head (name, urgency, level, above, below)
              LIMIT :queue_count) AS named""",
     )
-
-    def in_parts(found: re.Match[str]) -> str:
-        # A condition for each, so that each reads one range of the index.
-        parts = [
-            found[0].replace(
-                "WHERE state = 'available'\n",
-                f"WHERE state = 'available'\n           AND priority {compared} wanted.urgency\n"
-                f"           AND enqueued_at >= wanted.{since}\n",
-            )
-            for compared, since in ((">", "above"), ("=", "level"), ("<", "below"))
-        ]
-        return "\n UNION ALL\n".join(
-            f"SELECT {found['columns']} FROM ({part}) AS part" for part in parts
-        )
-
-    begun, parts = AVAILABLE.subn(in_parts, claim)
-    assert parts == 1
-    return Statement(begun)
+    return heads.in_ranges(claim)
 
 
 def claim(request: ClaimRequest) -> Claimed:
@@ -252,7 +224,9 @@ def query(request: ClaimRequest, *others: ClaimRequest) -> Query:
         parameters["pool"] = request.pool
     if beginnings := heads.heads(request.queues):
         statement = _from_heads(statement)
-        parameters |= dict(zip(HEADS, map(list, zip(*beginnings, strict=True)), strict=True))
+        parameters |= dict(
+            zip(heads.Head._fields, map(list, zip(*beginnings, strict=True)), strict=True)
+        )
     return statement.sized(
         limit=limit,
         queue_count=len(request.queues),

@@ -6,41 +6,25 @@
 \set above '-infinity'
 \set below '-infinity'
 
-WITH counted AS MATERIALIZED (
-    SELECT pg_stat_get_xact_tuples_returned('ojs_job_fetchable'::regclass) AS read_before
+-- As in a claim, the one range of the index becomes three: `heads.in_ranges`.
+WITH wanted AS MATERIALIZED (
+    SELECT :'queue' AS name, :'urgency'::integer AS urgency, :'level'::timestamptz AS level,
+           :'above'::timestamptz AS above, :'below'::timestamptz AS below,
+           pg_stat_get_xact_tuples_returned('ojs_job_fetchable'::regclass) AS read_before
 )
 SELECT priority, enqueued_at, statement_timestamp(),
        (SELECT pg_stat_get_xact_tuples_returned('ojs_job_fetchable'::regclass)) - read_before
-  FROM counted
+  FROM wanted
   LEFT JOIN LATERAL (
-        (SELECT priority, enqueued_at
-           FROM ojs_jobs_job
-          WHERE state = 'available'
-            AND queue = :'queue'
-            AND rate_key = ''
-            AND priority > :'urgency'::integer
-            AND enqueued_at >= :'above'::timestamptz
-       ORDER BY priority DESC, enqueued_at, id
-          LIMIT 1)
-  UNION ALL
-        (SELECT priority, enqueued_at
-           FROM ojs_jobs_job
-          WHERE state = 'available'
-            AND queue = :'queue'
-            AND rate_key = ''
-            AND priority = :'urgency'::integer
-            AND enqueued_at >= :'level'::timestamptz
-       ORDER BY priority DESC, enqueued_at, id
-          LIMIT 1)
-  UNION ALL
-        (SELECT priority, enqueued_at
-           FROM ojs_jobs_job
-          WHERE state = 'available'
-            AND queue = :'queue'
-            AND rate_key = ''
-            AND priority < :'urgency'::integer
-            AND enqueued_at >= :'below'::timestamptz
-       ORDER BY priority DESC, enqueued_at, id
-          LIMIT 1)
-      LIMIT 1
+        SELECT job.*
+          FROM (
+        SELECT priority, enqueued_at
+          FROM ojs_jobs_job
+         WHERE state = 'available'
+           AND queue = wanted.name
+           AND rate_key = ''
+      ORDER BY priority DESC, enqueued_at, id
+         LIMIT 1
+               ) AS job
+         LIMIT 1
        ) AS first ON true;

@@ -13,6 +13,7 @@ which takes a twentieth of the time at most, and happens once a second at most.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from ..database import alias, run
-from ..sql import load
+from ..sql import Statement, load
 
 MANY = 5_000
 """Entries that a claim may read before its first job. It reads as many in two milliseconds."""
@@ -37,7 +38,39 @@ KEPT = 1_000
 """Queues."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
-HEAD = load(__package__, "head")
+AVAILABLE = re.compile(
+    r"SELECT (?P<columns>[\w, ]+)\n\s+FROM ojs_jobs_job\n\s+WHERE state = 'available'\n"
+    r".*?LIMIT \S+(?:\n\s+FOR UPDATE SKIP LOCKED)?",
+    re.DOTALL,
+)
+"""What finds the available jobs of one queue, in order."""
+
+
+def in_ranges(statement: Statement) -> Statement:
+    """Return the variant that begins at the head of each queue: the columns of `Head` in `wanted`.
+
+    There is a condition for each range of priorities, so that each reads one range of the index.
+    """
+
+    def ranges(found: re.Match[str]) -> str:
+        parts = [
+            found[0].replace(
+                "WHERE state = 'available'\n",
+                f"WHERE state = 'available'\n           AND priority {compared} wanted.urgency\n"
+                f"           AND enqueued_at >= wanted.{since}\n",
+            )
+            for compared, since in ((">", "above"), ("=", "level"), ("<", "below"))
+        ]
+        return "\n UNION ALL\n".join(
+            f"SELECT {found['columns']} FROM ({part}) AS part" for part in parts
+        )
+
+    text, number = AVAILABLE.subn(ranges, statement)
+    assert number == 1
+    return Statement(text)
+
+
+HEAD = in_ranges(load(__package__, "head"))
 
 
 class Head(NamedTuple):
