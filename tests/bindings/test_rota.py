@@ -502,6 +502,20 @@ def test_a_worker_that_ends_warm_finishes_what_it_has_and_takes_nothing_more(
     eventually(lambda: Worker.objects.get().left_at is not None)
 
 
+def test_what_a_worker_says_last_counts_although_it_waits_for_no_answer(connect):
+    emails(3)
+    worker = connect()
+    worker.register(wanted=3)
+    given = [worker.hear("assignment")["job"] for _ in range(3)]
+
+    for job in given:
+        worker.say(results=[{"job_id": job["id"], "attempt": 1, "outcome": "succeeded"}])
+    worker.close()
+
+    eventually(lambda: Worker.objects.get().left_at is not None)
+    assert [state_of(Job(pk=job["id"])) for job in given] == ["completed"] * 3
+
+
 def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     start, hire, tmp_path, transactional_db
 ):

@@ -100,7 +100,7 @@ class ASGISocket:
         except ConnectionError:
             raise
         except Exception as problem:  # each server raises a different exception
-            self._has_ended = True
+            # Messages that arrived before, and how it was closed, can still be received.
             raise ConnectionError("The WebSocket has ended.") from problem
 
     async def close(self, code: int = 1000, reason: str = "") -> None:

@@ -76,17 +76,23 @@ class Session:
 
     async def run(self) -> None:
         while (frame := await self._receive()) is not None:
-            try:
-                await self._hear(frame)
-            except NotAuthenticated as refusal:
+            # A worker may disconnect while it is answered. What it said before still counts, and
+            # only after its last message is it known how it closed.
+            with contextlib.suppress(ConnectionError):
+                await self._answer(frame)
+
+    async def _answer(self, frame: bytes) -> None:
+        try:
+            await self._hear(frame)
+        except NotAuthenticated as refusal:
+            await self._note(refusal)
+            await self._revoked(refusal)
+        except OJSError as refusal:
+            if isinstance(refusal, PermissionDenied):
                 await self._note(refusal)
-                await self._revoked(refusal)
-            except OJSError as refusal:
-                if isinstance(refusal, PermissionDenied):
-                    await self._note(refusal)
-                await self._send(messages.refusal(refusal))
-                if self._registration is None:
-                    await self._close(REFUSED, "registration was refused")
+            await self._send(messages.refusal(refusal))
+            if self._registration is None:
+                await self._close(REFUSED, "registration was refused")
 
     async def _receive(self) -> bytes | None:
         """Return the next message; None once the connection has ended for any reason."""
