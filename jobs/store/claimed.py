@@ -44,8 +44,6 @@ class ClaimedJob(NamedTuple):
     parent_results: orjson.Fragment | None = None
     checkpoint: Any = None
     """The last attempt's checkpoint, as in the envelope (OJS durable execution §6.1)."""
-    is_plain: bool = False
-    """None of the above is set."""
     state: str = State.ACTIVE.value
     finished_at: None = None
     result: None = None
@@ -56,9 +54,6 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
 
 
 NOTHING_ELSE = [None] * 11
-LIVE = (State.ACTIVE.value, None, None)
-"""State, end and result of a job just claimed."""
-PLAIN = (*NOTHING_ELSE[:7], (), *NOTHING_ELSE[8:], True, *LIVE)
 
 
 def from_row(row: Sequence[Any]) -> ClaimedJob:
@@ -83,7 +78,7 @@ def from_row(row: Sequence[Any]) -> ClaimedJob:
         started_at,
     )
     if seldom == NOTHING_ELSE:
-        return ClaimedJob._make(common + PLAIN)
+        return ClaimedJob(*common)
     retry, *periods_and_times, attributes, errors, workflow_id, results, checkpoint = seldom
     rest = (
         _fragment(retry),
@@ -94,4 +89,4 @@ def from_row(row: Sequence[Any]) -> ClaimedJob:
         _fragment(results),
         _fragment(checkpoint),
     )
-    return ClaimedJob._make((*common, *rest, False, *LIVE))
+    return ClaimedJob(*common, *rest)

@@ -447,9 +447,7 @@ def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJ
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
     return [
-        job._replace(errors=history[job.id][-ERRORS_SHOWN:], is_plain=False)
-        if job.id in history
-        else job
+        job._replace(errors=history[job.id][-ERRORS_SHOWN:]) if job.id in history else job
         for job in jobs
     ]
 

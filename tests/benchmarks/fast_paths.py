@@ -248,15 +248,6 @@ def _draw(count: int) -> bytes:
     return b"".join(uuid7().bytes for _ in range(count))
 
 
-def _whole_envelope(claimed_envelope: Any) -> Any:
-    from jobs.spec.envelope import envelope
-
-    def whole(job: Any, *, project: str = "") -> Any:
-        return envelope(job, job.errors, for_worker=True, project=project)
-
-    return whole
-
-
 def _serialized(is_of: Any) -> Any:
     from jobs.spec.batches import shape_of
 
@@ -832,14 +823,6 @@ FAST_PATHS: Sequence[FastPath] = (
         ("workers/bindings/ojs/requests.py:_plain_completion", 4),
         putting("workers.bindings.ojs.requests:_plain_completion", lambda item, sender: None),
         "workers.bindings.ojs.requests:_plain_completion",
-        ("fetch 100 carrying acks",),
-    ),
-    FastPath(
-        "plain jobs",
-        "A fetched job without policies, limits and history has a short envelope.",
-        ("jobs/spec/envelope.py:claimed_envelope", 8),
-        changing("jobs.spec.envelope:claimed_envelope", _whole_envelope),
-        "jobs.spec.envelope:claimed_envelope",
         ("fetch 100 carrying acks",),
     ),
     FastPath(

@@ -1,6 +1,6 @@
 """A process of the product without some of its fast paths; see `fast_paths`.
 
-    python -m tests.benchmarks.without "one round trip,plain jobs" runhttp --port 8000
+    python -m tests.benchmarks.without "one round trip,plain outcomes" runhttp --port 8000
 
 runs a command of Django that way, in one process. `Side` does it for `paths`.
 """
