@@ -61,7 +61,7 @@ from .outcomes import Outcome
 from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
-from .retention import prune_events, prune_jobs, prune_results, prune_workflows
+from .retention import in_one_pass, prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete, is_too_large, too_large
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, discard_overdrawn, promote_due, time_out
@@ -118,6 +118,7 @@ __all__ = [
     "forward_dead",
     "freed_by",
     "history",
+    "in_one_pass",
     "is_final",
     "is_too_large",
     "keep_alive",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
@@ -39,6 +43,39 @@ HAS_RESULT = Q(state=State.COMPLETED, result_pruned=False)
 IDEMPOTENT = timedelta(hours=24)
 """How long responses to bulk requests are kept (OJS bulk operations §10.2)."""
 
+_ended: ContextVar[dict[str, Any] | None] = ContextVar("ojs_ended", default=None)
+"""Where the last batch of each kind ended, during a pass."""
+
+
+@contextlib.contextmanager
+def in_one_pass() -> Iterator[None]:
+    """Let each batch begin where a full one before it ended, instead of with the oldest row.
+
+    Deleted rows stay in an index until vacuum removes them, which an open transaction prevents. If
+    every batch began with the oldest row, it would read those of all batches before it again.
+    """
+    token = _ended.set({})
+    try:
+        yield
+    finally:
+        _ended.reset(token)
+
+
+def _batch(rows: QuerySet[Any], by: str, kind: str) -> list[Any]:
+    """Return the primary keys of a batch, in the order of the column `by`.
+
+    Args:
+        kind: where a batch of these rows ended is remembered under this name.
+    """
+    ended = _ended.get()
+    since = ended.pop(kind, None) if ended is not None else None
+    if since is not None:
+        rows = rows.filter(**{f"{by}__gte": since})
+    found = list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
+    if ended is not None and len(found) == BATCH_SIZE:
+        ended[kind] = found[-1][1]
+    return [pk for pk, _ in found]
+
 
 def prune_jobs() -> int:
     """Delete one batch of finished jobs past their retention; return how many."""
@@ -52,9 +89,9 @@ def prune_jobs() -> int:
         if state == State.DISCARDED:
             jobs = jobs.filter(dead_letter=False)
         own = _own_retention(state)
-        ids = _older(jobs.exclude(queue__in=own) if own else jobs, keep)
+        ids = _older(jobs.exclude(queue__in=own) if own else jobs, keep, state)
         for queue, period in own.items():
-            ids = ids or _older(jobs.filter(queue=queue), period)
+            ids = ids or _older(jobs.filter(queue=queue), period, f"{state} in {queue}")
         if ids:
             return _delete(ids)
     return _prune_dead()
@@ -76,13 +113,13 @@ def _own_retention(state: State) -> dict[str, timedelta]:
     return {queue: keep for queue, keep in kept.items() if keep is not None}
 
 
-def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
-    old = jobs.filter(finished_at__lte=Now() - keep).order_by("finished_at")
+def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list[UUID]:
+    old = jobs.filter(finished_at__lte=Now() - keep)
     # A result that must outlive the job's retention keeps the job (OJS results §7.1).
     old = old.filter(
         Q(result_ttl__isnull=True) | Q(finished_at__lte=Now() - F("result_ttl")) | ~HAS_RESULT
     )
-    return list(old.values_list("pk", flat=True)[:BATCH_SIZE])
+    return _batch(old, "finished_at", kind)
 
 
 def _prune_dead() -> int:
@@ -97,9 +134,10 @@ def _prune_dead() -> int:
             ages[queue] = age
         if (size := config.get("dead_letter_max_size")) is not None:
             sizes[queue] = size
-    ids = _older(dead.exclude(queue__in=ages) if ages else dead, ojs_settings.DEAD_LETTER_RETENTION)
+    others = dead.exclude(queue__in=ages) if ages else dead
+    ids = _older(others, ojs_settings.DEAD_LETTER_RETENTION, "dead")
     for queue, age in ages.items():
-        ids = ids or _older(dead.filter(queue=queue), age)
+        ids = ids or _older(dead.filter(queue=queue), age, f"dead in {queue}")
     ids = ids or _beyond(
         dead.exclude(queue__in=sizes) if sizes else dead, ojs_settings.DEAD_LETTER_MAX
     )
@@ -147,17 +185,13 @@ def prune_results() -> int:
     """
     roots = Workflow.objects.filter(pk=OuterRef("workflow__root_id"), finished_at__isnull=True)
     awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
-    over = (
-        Job.objects.filter(
-            result_ttl__isnull=False,
-            result_pruned=False,
-            finished_at__isnull=False,
-            finished_at__lte=Now() - F("result_ttl"),
-        )
-        .exclude(Q(followed=True) & (Exists(roots) | Exists(awaited)))
-        .order_by("finished_at")
-    )
-    ids = list(over.values_list("pk", flat=True)[:BATCH_SIZE])
+    over = Job.objects.filter(
+        result_ttl__isnull=False,
+        result_pruned=False,
+        finished_at__isnull=False,
+        finished_at__lte=Now() - F("result_ttl"),
+    ).exclude(Q(followed=True) & (Exists(roots) | Exists(awaited)))
+    ids = _batch(over, "finished_at", "results")
     with atomic():
         # Locked in the order of ids, as every batch does.
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False).order_by("pk")
@@ -207,9 +241,9 @@ def prune_events() -> int:
     keep = ojs_settings.EVENT_RETENTION
     deleted = event_partitions.drop_old()
     # The oldest come first by primary key: no index on time is needed.
-    oldest = Event.objects.order_by("pk").values_list("pk", "time")[:BATCH_SIZE]
+    oldest = _batch(Event.objects.all(), "pk", "events")
     late = Now() - keep - event_partitions.grace()
-    deleted += Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=late).delete()[0]
+    deleted += Event.objects.filter(pk__in=oldest, time__lte=late).delete()[0]
     # A killed listener could not remove its row, and each NOTIFY has a cost.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=1)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()

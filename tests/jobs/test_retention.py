@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.core.management import CommandError, call_command
 
 from jobs import engine
+from jobs.engine import retention
 from jobs.models import Event, Job, JobError, RefusedFinish
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
@@ -105,6 +108,36 @@ def test_a_batch_is_bounded(db):
     )
 
     assert [engine.prune_jobs(), engine.prune_jobs(), engine.prune_jobs()] == [1000, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("delete", "add"),
+    [
+        (engine.prune_jobs, lambda age: JobFactory(completed=True, finished_at=ago(age))),
+        (engine.prune_jobs, lambda age: JobFactory(dead=True, finished_at=ago(age))),
+        (
+            engine.prune_results,
+            lambda age: JobFactory(
+                completed=True,
+                finished_at=ago(age),
+                result=1,
+                result_ttl=timedelta(days=300),
+            ),
+        ),
+    ],
+    ids=["jobs", "dead", "results"],
+)
+def test_a_pass_goes_on_where_it_was_and_the_next_one_begins_anew(db, monkeypatch, delete, add):
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    for age in range(400, 404):
+        add(age * DAY)
+
+    with engine.in_one_pass():
+        first = delete()
+        add(500 * DAY)  # its transaction took long
+        assert [first, delete(), delete()] == [2, 2, 0]
+    with engine.in_one_pass():
+        assert [delete(), delete()] == [1, 0]
 
 
 def test_events_and_refused_finishes_are_kept_for_a_week(db):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import timedelta
+
 import pytest
 from django.db import IntegrityError, OperationalError
 from django.utils import timezone
@@ -105,6 +108,53 @@ def test_only_the_chores_named_are_done():
     JobFactory(active=True, reserved_until=ago(1))
 
     assert reaper.sweep(["expired-reservations"]) == {"expired-reservations": 1}
+
+
+def test_a_chore_that_looks_long_and_finds_nothing_rests_in_proportion(monkeypatch):
+    clock, found, ran = [0.0], [0], []
+
+    def look():
+        ran.append(clock[0])
+        clock[0] += 0.5
+        return found.pop() if found else 0
+
+    slow = Chore("slow", look, "things")
+    other = Chore("other", lambda: ran.append("other") or 0, "things")
+    monkeypatch.setattr(reaper, "CHORES", (slow, other))
+    rests = reaper.Rests(now=lambda: clock[0])
+
+    for _ in range(3):
+        reaper.sweep(rests=rests)
+    clock[0] = 0.5 + 4 * 0.5
+    found[:] = [0, 1]
+    reaper.sweep(rests=rests)
+    assert ran == [0.0, "other", "other", "other", 2.5, 3.0, "other"]
+
+    # A fifth of the time, but never longer than the operator would wait.
+    clock[0] += 4 * 1.0
+    ran.clear()
+    monkeypatch.setattr(reaper, "LONGEST_REST", 0.0)
+    for _ in range(2):
+        reaper.sweep(rests=rests)
+    assert ran == [7.5, "other", 8.0, "other"]
+
+
+@pytest.mark.parametrize(
+    "chore",
+    [
+        Chore("in-parts", lambda: 0, "things", batches=1),
+        Chore("slow", lambda: 0, "things", every=timedelta(0)),
+    ],
+    ids=lambda chore: chore.name,
+)
+def test_a_chore_that_has_more_to_do_or_a_period_of_its_own_does_not_rest(monkeypatch, chore):
+    monkeypatch.setattr(reaper, "CHORES", (chore,))
+    clock = itertools.count()
+    rests = reaper.Rests(now=lambda: next(clock))
+
+    reaper.sweep(rests=rests)
+
+    assert not rests.has(chore)
 
 
 def test_what_a_round_did_is_said_in_words():

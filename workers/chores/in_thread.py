@@ -36,13 +36,14 @@ def sweeping() -> Iterator[None]:
 
 def _sweep(over: threading.Event) -> None:
     name = f"{reaper.own_name()}:worker"
+    rests = reaper.Rests()
     try:
         while not over.is_set():
             pause = ojs_settings.REAPER_INTERVAL.total_seconds()
             try:
                 with bounded("The reaper's sign of life", reaper.STUCK):
                     reaper.sign_of_life(name)
-                for line in reaper.report(reaper.sweep(stop=over.is_set)):
+                for line in reaper.report(reaper.sweep(rests=rests, stop=over.is_set)):
                     logger.info("%s", line)
             except (DatabaseError, InterfaceError) as problem:
                 logger.warning("Database trouble, trying again: %s", str(problem).strip())

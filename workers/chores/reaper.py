@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -165,6 +166,11 @@ class Chore:
     span: str = ""
     """Its OpenTelemetry span, if it has done something (OJS distributed tracing §4.2)."""
 
+    @property
+    def may_rest(self) -> bool:
+        """It is run every round, and has nothing to go on with if it has found nothing."""
+        return self.every is None and self.batches is None
+
 
 CHORES = (
     Chore("dead-workers", declare_dead_workers, "workers declared dead", span="ojs.reaper.check"),
@@ -247,6 +253,10 @@ SENDERS: dict[
 once."""
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
+LOOKING = 5
+"""A chore of every round may spend one in so many seconds on looks that find nothing."""
+LONGEST_REST = 10.0
+"""Seconds that it rests at most."""
 PATIENCE = 2.0
 """Periods after which the reaper does what a cluster has left undone."""
 
@@ -290,9 +300,30 @@ def send_due(only: Collection[str] = ()) -> None:
             send()
 
 
+@dataclass
+class Rests:
+    """Chores that rest in the next rounds of a process, because they have looked long in vain.
+
+    A look takes milliseconds. But as long as an open transaction keeps vacuum away, it reads all
+    that was settled since, and would keep a processor busy.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def has(self, chore: Chore) -> bool:
+        return self.now() < self._until.get(chore.name, 0.0)
+
+    def note(self, chore: Chore, since: float, count: int) -> None:
+        """The chore was run from `since` until now, and touched `count` rows."""
+        rest = 0.0 if count else min(LONGEST_REST, (LOOKING - 1) * (self.now() - since))
+        self._until[chore.name] = self.now() + rest
+
+
 def sweep(
     only: Collection[str] = (),
     *,
+    rests: Rests | None = None,
     stop: Callable[[], bool] = lambda: False,
     give_up: Callable[[], object] | None = None,
     failed: Callable[[Chore, Exception], object] = complain,
@@ -303,18 +334,23 @@ def sweep(
 
     Args:
         only: names of the chores to run; empty means all.
+        rests: those of a process that sweeps again and again; None means that no chore rests.
         stop: called between batches; True ends the round.
         give_up: called in another thread if a chore hangs for good.
         failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
+    rests = rests or Rests()
     for chore in CHORES:
-        if stop() or (only and chore.name not in only):
+        if stop() or (only and chore.name not in only) or rests.has(chore):
             continue
         try:
             if chore.every and not only and not _is_our_turn(chore, give_up):
                 continue
+            since = rests.now()
             count = run(chore, stop=stop, give_up=give_up)
+            if chore.may_rest:
+                rests.note(chore, since, count)
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until the database is back
@@ -355,21 +391,21 @@ def run(
         give_up: called in another thread if a batch hangs although its connection was cut.
     """
     total = 0
-    for _ in range(chore.batches or BATCHES):
-        limit = STUCK_SLOW if chore.every else STUCK
-        with (
-            bounded(f"The chore {chore.name}", limit, give_up),
-            tracing.internal(chore.span) as activity,
-        ):
-            count = chore.run()
-            if activity is not None:
-                activity.count(count)
-        total += count
-        if not count or stop():
-            break
-    else:
-        if chore.every:
-            _give_back_turn(chore)
+    with engine.in_one_pass():
+        for _ in range(chore.batches or BATCHES):
+            limit = STUCK_SLOW if chore.every else STUCK
+            with (
+                bounded(f"The chore {chore.name}", limit, give_up),
+                tracing.internal(chore.span) as activity,
+            ):
+                count = chore.run()
+                if activity is not None:
+                    activity.count(count)
+            total += count
+            if not count or stop():
+                return total
+    if chore.every:
+        _give_back_turn(chore)
     return total
 
 

@@ -56,6 +56,7 @@ class Command(SpeakingCommand):
         if interval < 0:
             raise CommandError("--interval must not be negative.")
         self._pulse = alive.outside(options)
+        self._rests = reaper.Rests()
         keepalive.apply()
         if not options["only"] or "schedules" in options["only"]:
             handlers.autodiscover()
@@ -129,7 +130,9 @@ class Command(SpeakingCommand):
             self._pulse.beat()
             return stop()
 
-        done = reaper.sweep(only, stop=between_batches, failed=failed, give_up=self._give_up)
+        done = reaper.sweep(
+            only, rests=self._rests, stop=between_batches, failed=failed, give_up=self._give_up
+        )
         for line in reaper.report(done):
             self.say(line)
 
