@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -92,26 +92,23 @@ class Situation:
     def _rows(self, queues: Iterable[Queue]) -> list[Any]:
         found = list(queues)
         depths = dashboard.depths([queue.pk for queue in found])
-        return [self.row(queue, depths[queue.pk], self._serving[queue.pk]) for queue in found]
+        workers = {queue.pk: len(self._serving.get(queue.pk, ())) for queue in found}
+        return [self.row(queue, depths[queue.pk], workers[queue.pk]) for queue in found]
 
     @cached_property
-    def _serving(self) -> Counter[str]:
-        """How many running workers fetch from each queue."""
-        return Counter(
-            name
-            for row in self.fleet
-            if row["condition"] == Condition.RUNNING
-            for name in set(row["queues"])
-        )
+    def _serving(self) -> dict[str, list[dict[str, list[int | None]]]]:
+        """What each running worker declared about versions, by the queues that it fetches from."""
+        found: dict[str, list[dict[str, list[int | None]]]] = defaultdict(list)
+        for row in self.fleet:
+            if row["condition"] == Condition.RUNNING:
+                for name in set(row["queues"]):
+                    found[name].append(row["job_versions"] or {})
+        return found
 
     def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
         """What each running worker that fetches from the queue declared; empty where it takes all
         versions of all types (OJS job versioning §8.1)."""
-        return [
-            row["job_versions"] or {}
-            for row in self.fleet
-            if row["condition"] == Condition.RUNNING and queue in row["queues"]
-        ]
+        return self._serving.get(queue, [])
 
     @property
     def busy(self) -> int:
