@@ -191,6 +191,21 @@ class Job(models.Model):
                 name="ojs_job_dead",
                 condition=Q(dead_letter=True),
             ),
+            # The same of one type and of one queue: the others' rows are not read.
+            models.Index(
+                "type",
+                F("finished_at").desc(),
+                F("id").desc(),
+                name="ojs_job_dead_type",
+                condition=Q(dead_letter=True),
+            ),
+            models.Index(
+                "queue",
+                F("finished_at").desc(),
+                F("id").desc(),
+                name="ojs_job_dead_queue",
+                condition=Q(dead_letter=True),
+            ),
             models.Index(
                 "expires_at",
                 name="ojs_job_expires",

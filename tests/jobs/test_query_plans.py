@@ -239,6 +239,14 @@ CHORES = {
         "ojs_job_dead",
     ),
     "its page": (DeadJob.objects.order_by("-finished_at", "-pk")[:50], "ojs_job_dead"),
+    "its page of one type": (
+        DeadJob.objects.filter(type="mail.send").order_by("-finished_at", "-pk")[:50],
+        "ojs_job_dead_type",
+    ),
+    "its page of one queue": (
+        DeadJob.objects.filter(queue="queue-1").order_by("-finished_at", "-pk")[:50],
+        "ojs_job_dead_queue",
+    ),
 }
 
 
