@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -50,6 +51,22 @@ class Gate:
     admit: Callable[[str], Admission] | None = None
     """The same for the worker with this id, where a claim takes several statements."""
 
+    @property
+    def again(self) -> Gate:
+        """The gate for a later statement of a claim, which already knows the worker's versions.
+
+        It is passed by each statement that chooses jobs, or after they are chosen: the worker may
+        have become quiet since the statement before.
+        """
+        return self if self.admit is None else _again(self)
+
+
+@cache
+def _again(gate: Gate) -> Gate:
+    return replace(
+        gate, sql=f"SELECT room, able, NULL::jsonb AS versions FROM (\n{gate.sql}) AS gate"
+    )
+
 
 OPEN = Gate("SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions")
 
@@ -84,12 +101,12 @@ class ClaimRequest:
         return self.count == 1 and self.pool is None and not self.able and not self.versions
 
     def admitted(self, admission: Admission) -> ClaimRequest:
-        """Return the request narrowed to what the gate admits."""
+        """Return the request narrowed to what the gate admits now."""
         count = self.count
         if admission.room is not None:
             count = max(0, min(count, admission.room))
         able, versions = admission.able, admission.versions
-        return replace(self, count=count, able=able, versions=versions, gate=OPEN)
+        return replace(self, count=count, able=able, versions=versions, gate=self.gate.again)
 
     def through_gate(self) -> ClaimRequest:
         """Apply the gate to the worker's current state; call it when all locks are held."""
@@ -181,7 +198,10 @@ class Store(Protocol):
     def claim_chosen(
         self, ids: Sequence[UUID], request: ClaimRequest, at: datetime | None = None
     ) -> list[ClaimedJob]:
-        """Reserve exactly these jobs, which the caller has locked; they start now, or `at`."""
+        """Reserve exactly these jobs, which the caller has locked; they start now, or `at`.
+
+        None if the gate admits the worker no longer.
+        """
 
     def complete(
         self, completions: Sequence[Completion], *, followed: bool = False

@@ -8,14 +8,18 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from jobs.engine import limited_claim
 from jobs.errors import InvalidRequest
 from jobs.http.renderers import dumps
 from jobs.models import Event, Job
 from jobs.spec.envelope import claimed_envelope
 from jobs.spec.lifecycle import State
+from jobs.store import portable
+from jobs.store.postgres import claiming
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from workers import protocol
 from workers.lifecycle import WorkerState
+from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
 
@@ -369,6 +373,73 @@ def test_a_limited_queue_asks_its_workers_the_same():
 
     assert fetch(worker_id=quiet.pk) == fetch(worker_id=other.pk) == []
     assert len(fetch(worker_id=worker.pk, count=5)) == 1
+
+
+# Workers that become quiet while they fetch (§6.6)
+
+
+def quieted_after(monkeypatch, owner, name: str) -> None:
+    """Once the function has been called, make all workers quiet; a job arrives after that."""
+    function = getattr(owner, name)
+
+    def then_quiet(*given, **more):
+        found = function(*given, **more)
+        if Worker.objects.exclude(state=WorkerState.QUIET).update(state=WorkerState.QUIET):
+            JobFactory(needs=["gpu"])
+        return found
+
+    monkeypatch.setattr(owner, name, then_quiet)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("carries_acks", [False, True])
+def test_a_fetch_of_some_versions_gives_a_worker_nothing_that_came_after_it_was_quiet(
+    monkeypatch, carries_acks
+):
+    worker = WorkerFactory(labels=["gpu"], job_versions={"type": [1, None]})
+    held = JobFactory(active=True, reserved_by=worker.pk)
+    quieted_after(monkeypatch, claiming, "_taken")
+
+    if carries_acks:
+        ack = protocol.Completion(held.pk, worker.pk)
+        given = protocol.exchange([ack], ["default"], worker_id=worker.pk)[1]
+    else:
+        given = fetch(worker_id=worker.pk)
+
+    assert given == []
+    assert Job.objects.filter(state=State.AVAILABLE).exists()
+
+
+@pytest.mark.postgres
+def test_nor_do_fetches_of_several_workers_if_a_job_needs_something(monkeypatch):
+    JobFactory(needs=["gpu"])
+    for name in "ab":
+        WorkerFactory(worker_id=name, labels=["gpu"])
+    quieted_after(monkeypatch, claiming, "_taken")
+
+    asked = [protocol.Fetch.of(["default"], "", worker_id=name) for name in "ab"]
+    assert protocol.fetch_each(asked) == [[], []]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_nor_does_a_fetch_from_a_limited_queue(api, monkeypatch, has_keys):
+    QueueFactory(name="default", concurrency=5)
+    if has_keys:
+        api.pushed(rate_limit={"key": "stripe", "concurrency": 5})
+    worker = WorkerFactory(labels=["gpu"])
+    quieted_after(monkeypatch, limited_claim, "_measure")
+
+    assert fetch(worker_id=worker.pk) == []
+
+
+@pytest.mark.postgres
+def test_nor_does_one_of_the_portable_store(monkeypatch, settings):
+    settings.OJS = settings.OJS | {"STORE": "portable"}
+    worker = WorkerFactory(labels=["gpu"])
+    quieted_after(monkeypatch, portable, "open_queues")
+
+    assert fetch(worker_id=worker.pk) == []
 
 
 def test_a_limit_of_zero_closes_a_queue():

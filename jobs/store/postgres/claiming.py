@@ -269,6 +269,6 @@ def _taken(request: ClaimRequest, rows: Rows) -> Claimed | ClaimRequest:
         versions=versions or request.versions,
         # Whether a pool that only the labels name has rules is not known yet.
         asks_limits=is_pooled,
-        gate=OPEN,
+        gate=request.gate.again,
         pool=pool,
     )
