@@ -289,13 +289,14 @@ def url_of_test_database(name: str = alias()) -> str:
 def forgetful_process() -> Iterator[None]:
     """Clear the caches of rows in this process: the rows are deleted after the test."""
     from jobs.access import refusals
-    from jobs.engine import forget_queues, schemas
+    from jobs.engine import forget_queues, retention, schemas
     from jobs.http.authentication import forget_keys
     from ojs_project import middleware
 
     yield
     refusals.forget()
     forget_queues()
+    retention.forget_looks()
     schemas.forget()
     forget_keys()
     # The view of a path depends on options, which never change on a real server.

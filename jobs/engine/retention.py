@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +36,7 @@ from ..models.querysets import JobQuerySet
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
+from ..store import clock
 from ..store.database import alias, atomic
 from . import event_partitions, stored_arguments
 
@@ -44,12 +47,23 @@ IDEMPOTENT = timedelta(hours=24)
 """How long responses to bulk requests are kept (OJS bulk operations §10.2)."""
 
 _ended: ContextVar[dict[str, Any] | None] = ContextVar("ojs_ended", default=None)
-"""Where the last batch of each kind ended, during a pass."""
+"""Where the last batch of each kind ended, during a pass; `NOTHING_LEFT` if it was not full."""
+NOTHING_LEFT = object()
+
+ALL_AGAIN = 3600.0
+"""Seconds after which jobs that are few among others are looked for from the oldest on."""
+LATE = timedelta(minutes=5)
+"""How long after a job's end it may become visible, as its transaction was still open."""
+_looked: dict[str, tuple[datetime, float]] = {}
+"""Kind of jobs that are few among others → the end up to which all were found, and the monotonic
+time of the last look that began with the oldest."""
 
 
 @contextlib.contextmanager
 def in_one_pass() -> Iterator[None]:
-    """Let each batch begin where a full one before it ended, instead of with the oldest row.
+    """Let each batch begin where the one before it ended, instead of with the oldest row.
+
+    After one that was not full, nothing of its kind is looked for until the next pass.
 
     Deleted rows stay in an index until vacuum removes them, which an open transaction prevents. If
     every batch began with the oldest row, it would read those of all batches before it again.
@@ -68,12 +82,14 @@ def _batch(rows: QuerySet[Any], by: str, kind: str) -> list[Any]:
         kind: where a batch of these rows ended is remembered under this name.
     """
     ended = _ended.get()
-    since = ended.pop(kind, None) if ended is not None else None
+    since = ended.get(kind) if ended is not None else None
+    if since is NOTHING_LEFT:
+        return []
     if since is not None:
         rows = rows.filter(**{f"{by}__gte": since})
     found = list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
-    if ended is not None and len(found) == BATCH_SIZE:
-        ended[kind] = found[-1][1]
+    if ended is not None:
+        ended[kind] = found[-1][1] if len(found) == BATCH_SIZE else NOTHING_LEFT
     return [pk for pk, _ in found]
 
 
@@ -89,9 +105,13 @@ def prune_jobs() -> int:
         if state == State.DISCARDED:
             jobs = jobs.filter(dead_letter=False)
         own = _own_retention(state)
-        ids = _older(jobs.exclude(queue__in=own) if own else jobs, keep, state)
+        others = jobs.exclude(queue__in=own) if own else jobs
+        # Where a queue keeps its jobs for longer, they would be read each time.
+        is_few = any(period > keep for period in own.values())
+        ids = (_older_among_others if is_few else _older)(others, keep, state)
         for queue, period in own.items():
-            ids = ids or _older(jobs.filter(queue=queue), period, f"{state} in {queue}")
+            kind = f"{state} in {queue}"
+            ids = ids or _older_among_others(jobs.filter(queue=queue), period, kind)
         if ids:
             return _delete(ids)
     return _prune_dead()
@@ -120,6 +140,29 @@ def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list[UUID]:
         Q(result_ttl__isnull=True) | Q(finished_at__lte=Now() - F("result_ttl")) | ~HAS_RESULT
     )
     return _batch(old, "finished_at", kind)
+
+
+def _older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list[UUID]:
+    """`_older` for jobs that no index tells from other finished ones: those of a single queue.
+
+    This process does not read again what it has looked through, except once an hour: jobs that were
+    waited for, or whose result was kept, are found then.
+    """
+    until, now = clock.now() - keep, time.monotonic()
+    found_until, began = _looked.get(kind, (None, -math.inf))
+    if found_until is not None and now - began < ALL_AGAIN:
+        jobs = jobs.filter(finished_at__gte=found_until - LATE)
+    else:
+        began = now
+    ids = _older(jobs, keep, kind)
+    if len(ids) < BATCH_SIZE:
+        _looked[kind] = until, began
+    return ids
+
+
+def forget_looks() -> None:
+    """Look for everything from the oldest on, as a new process does."""
+    _looked.clear()
 
 
 def _prune_dead() -> int:

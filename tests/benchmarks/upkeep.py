@@ -186,12 +186,15 @@ def _retire(watch: Watch, sizes: Sizes) -> None:
     (newest,) = completed.order_by("-finished_at").values_list("finished_at", flat=True)[:1]
     from jobs.store import clock
 
-    keep = clock.now() - (oldest + (newest - oldest) * share)
+    edge = oldest + (newest - oldest) * share
+    keep = clock.now() - edge
     shorter = settings.OJS | {"COMPLETED_RETENTION": keep / timedelta(seconds=1)}
+    old = completed.filter(finished_at__lte=edge).count()
 
     def work() -> str:
         deleted = 0
-        while count := reaper.run(CHORES["finished-jobs"]):
+        # Others become too old in the meantime: there is always something to delete.
+        while deleted < old and (count := reaper.run(CHORES["finished-jobs"])):
             deleted += count
         return f"{deleted:,} jobs"
 

@@ -13,7 +13,7 @@ from jobs.models import Event, Job, JobError, RefusedFinish
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from tests.database import connection
-from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago
 
 DAY = 86_400
 
@@ -138,6 +138,55 @@ def test_a_pass_goes_on_where_it_was_and_the_next_one_begins_anew(db, monkeypatc
         assert [first, delete(), delete()] == [2, 2, 0]
     with engine.in_one_pass():
         assert [delete(), delete()] == [1, 0]
+
+
+def test_a_pass_looks_once_for_what_is_not_there(db):
+    JobFactory(completed=True, finished_at=ago(400 * DAY))
+    JobFactory.create_batch(3, dead=True, finished_at=ago(400 * DAY))
+
+    with engine.in_one_pass(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "BATCH_SIZE", 2)
+        looked_for = looks(patch)
+        assert [engine.prune_jobs() for _ in range(4)] == [1, 2, 1, 0]
+
+    assert looked_for == ["completed", "cancelled", "discarded", "dead", "dead"]
+
+
+def looks(patch: pytest.MonkeyPatch) -> list[str]:
+    """The states of finished jobs that are looked for from now on, one for each query."""
+    found = []
+    batch = retention._batch
+
+    def noted(rows, by, kind):
+        if retention._ended.get().get(kind) is not retention.NOTHING_LEFT:
+            found.append(str(kind))
+        return batch(rows, by, kind)
+
+    patch.setattr(retention, "_batch", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "period"), [("short", "PT1H"), ("others", "P365D")], ids=["shorter", "longer"]
+)
+def test_a_queue_with_its_own_retention_is_not_looked_for_among_all_jobs_each_time(
+    db, name, period
+):
+    """Neither its jobs among all others, nor others among those that it keeps for longer."""
+    QueueFactory(
+        name="short" if name == "short" else "long", config={"retention": {"completed": period}}
+    )
+    edge = 3600 if name == "short" else 7 * DAY
+    old = {"completed": True, "queue": name}
+    JobFactory(**old, finished_at=ago(edge + 1))
+    assert prune() == 1
+
+    JobFactory(**old, finished_at=ago(edge + 240))
+    assert prune() == 1, "its transaction may have been open until now"
+    JobFactory(**old, finished_at=ago(edge + 2 * 3600))
+    assert prune() == 0, "what was looked at is not read again"
+    retention.forget_looks()
+    assert prune() == 1, "but once in an hour, and by each new process"
 
 
 def test_events_and_refused_finishes_are_kept_for_a_week(db):
