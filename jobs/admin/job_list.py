@@ -15,6 +15,7 @@ from django.utils import timezone
 from ..access.redaction import may_see, redact_text
 from ..models import Job
 from ..spec.identifiers import moment_of, parse_uuid
+from ..spec.lifecycle import State
 from .paging import FiguresChangeList, KeysetChangeList
 from .search import BadSearch, search
 
@@ -23,17 +24,23 @@ BIG = ("args", "meta", "result", "attributes", "retry", "parent_results")
 """Columns that may hold a megabyte each: not for lists."""
 SEARCHED = 100_000
 """Newest jobs that are searched for what no index finds."""
+SCATTERED = 10_000
+"""The same of jobs in a state that few end in, by their end: these rows are all over the table."""
 INDEXED_PARAMETERS = frozenset({"state", "since"})
+INDEXED_OF_DEAD = frozenset({"type", "queue"})
 SEPARATOR = "~"
 """Separates the parts of a key in a URL."""
 BEFORE = re.compile(r"(?:^|\s)before:\S+")
+ENDED_BEFORE = re.compile(r"(?:^|\s)ended-before:\S+")
 
 
 class JobChangeList(FiguresChangeList):
     """Reads only the beginning of the arguments, and searches no more jobs than necessary."""
 
     searched_since: Any = None
-    """Jobs created before this were not searched; None if all were."""
+    """Jobs created before this, or ended before it, were not searched; None if all were."""
+    is_by_end = False
+    """The search goes back from job to job by their ends, not by their creation."""
     problem = ""
     """Why the text in the search box is not a valid search."""
 
@@ -44,15 +51,16 @@ class JobChangeList(FiguresChangeList):
             self.problem = str(problem)
             return self.root_queryset.none()
         model_admin: Any = self.model_admin
-        if model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
+        filtered = {name for name, value in self.params.items() if value} - INDEXED_PARAMETERS
+        state = self.params.get("state") if model_admin.is_searched_by_id else None
+        if not model_admin.is_searched_by_id:
+            jobs = self._newest_ended(jobs, request, filtered - INDEXED_OF_DEAD)
+        elif state in (State.DISCARDED, State.CANCELLED):
+            jobs = self._newest_ended(jobs, request, filtered)
+        elif filtered and state in (None, State.COMPLETED, State.AVAILABLE):
             jobs = self._newest(jobs)
         preview = Left(Cast("args", CharField()), PREVIEW + 1)
         return jobs.defer(*BIG).annotate(args_preview=preview)
-
-    def _filtered(self) -> set[str]:
-        if self.params.get("state") not in (None, "completed", "available"):
-            return set()  # few enough, and an index finds them
-        return {name for name, value in self.params.items() if value}
 
     def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
         """Return the newest `SEARCHED` jobs, before the moment that the search names, if any."""
@@ -64,14 +72,43 @@ class JobChangeList(FiguresChangeList):
         self.searched_since = moment_of(oldest)
         return jobs.filter(pk__gte=oldest)
 
+    def _newest_ended(
+        self, jobs: QuerySet[Any], request: HttpRequest, filtered: set[str]
+    ) -> QuerySet[Any]:
+        """Return those of the `SCATTERED` jobs that ended last, before the moment that is named.
+
+        Only for the list itself: actions for all that match, and exports, are for all of them.
+        """
+        address = request.resolver_match
+        is_list = bool(address and str(address.url_name).endswith("_changelist"))
+        if not filtered or not is_list or request.method == "POST":
+            return jobs
+        rows: Any = self.root_queryset.filter(finished_at__isnull=False)
+        if state := self.params.get("state"):
+            rows = rows.filter(state=state)
+        else:  # of the dead letter, with an index for each
+            named = {name: self.params[name] for name in INDEXED_OF_DEAD if self.params.get(name)}
+            rows = rows.filter(**named)
+        rows = search(rows, " ".join(ENDED_BEFORE.findall(self.query)))
+        ends = rows.order_by("-finished_at").values_list("finished_at", flat=True)
+        edge = next(iter(ends[SCATTERED - 1 : SCATTERED]), None)
+        if edge is None or not rows.filter(finished_at__lt=edge).exists():
+            return jobs
+        self.searched_since, self.is_by_end = edge, True
+        return jobs.filter(finished_at__gte=edge)
+
     @property
     def older_query(self) -> str:
         """Return the query string of the same search among older jobs."""
-        text = BEFORE.sub("", self.query).strip()
-        # Jobs of the same millisecond may be on either side of the boundary.
-        edge = self.searched_since + timedelta(milliseconds=1)
-        before = f"before:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
-        return self.get_query_string({"q": f"{text} {before}".strip()}, ["p"])
+        if self.is_by_end:
+            term, known, edge = "ended-before", ENDED_BEFORE, self.searched_since
+        else:
+            # Jobs of the same millisecond may be on either side of the boundary.
+            term, known = "before", BEFORE
+            edge = self.searched_since + timedelta(milliseconds=1)
+        text = known.sub("", self.query).strip()
+        before = f"{term}:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
+        return self.get_query_string({"q": f"{text} {before}".strip()}, ["p", "older", "newer"])
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

@@ -27,7 +27,7 @@ from ..store.expressions import JSONArrayHas
 
 HELP = _(
     "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "
-    "args.0: meta.key: after:2026-01-31T12:00 before:"
+    "args.0: meta.key: after:2026-01-31T12:00 before: ended-after: ended-before:"
 )
 
 NOTHING = Q(pk__in=[])
@@ -67,14 +67,20 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "error": lambda text: Exists(
         JobError.objects.filter(Q(type=text) | Q(code=text), job=OuterRef("pk"))
     ),
-    "after": lambda text: _since(text, "gte"),
-    "before": lambda text: _since(text, "lt"),
+    "after": lambda text: _created(text, "gte"),
+    "before": lambda text: _created(text, "lt"),
+    "ended-after": lambda text: Q(finished_at__gte=_moment(text)),
+    "ended-before": lambda text: Q(finished_at__lt=_moment(text)),
 }
 DOCUMENTS = ("args", "meta", "result")
 
 
-def _since(text: str, lookup: str) -> Q:
+def _created(text: str, lookup: str) -> Q:
     """Filter by id: a UUIDv7 begins with its creation time, and the primary key is its index."""
+    return Q(**{f"pk__{lookup}": first_id(_moment(text))})
+
+
+def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -82,7 +88,7 @@ def _since(text: str, lookup: str) -> Q:
         raise BadSearch(problem % {"text": text}) from None
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
-    return Q(**{f"pk__{lookup}": first_id(moment)})
+    return moment
 
 
 def _inside(path: str, text: str) -> Any:

@@ -7,6 +7,7 @@ import io
 import re
 from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.http import HttpRequest
@@ -175,6 +176,45 @@ def test_a_search_looks_through_the_newest_jobs_first_and_goes_on(admin_client, 
 
     found = [str(job.pk) for job in page.context["cl"].result_list]
     assert found == ids[1::-1]
+
+
+@pytest.mark.parametrize(
+    ("model", "filters"),
+    [(JOB, {"state": "discarded"}), (DEAD, {}), (DEAD, {"type": "often"})],
+    ids=["discarded", "dead letter", "one type of it"],
+)
+def test_a_search_of_jobs_that_failed_looks_through_those_that_ended_last(
+    admin_client, monkeypatch, model, filters
+):
+    monkeypatch.setattr(job_list, "SCATTERED", 3)
+    jobs = [
+        JobFactory(dead=True, type="often", tags=["rare" if n > 3 else "usual"], finished_at=ago(n))
+        for n in range(1, 6)
+    ]
+    query = {"q": "tag:rare"} | filters
+
+    page = admin_client.get(list_of(model), query)
+    assert page.context["cl"].result_list == []
+    page = admin_client.get(list_of(model) + page.context["cl"].older_query)
+    assert {job.pk for job in page.context["cl"].result_list} == {jobs[3].pk, jobs[4].pk}
+    assert not page.context["cl"].searched_since
+
+    # An export has all that match, and so does an action.
+    export = admin_client.get(f"{list_of(model)}csv/", query)
+    assert b"".join(export.streaming_content).count(b"rare") == 2
+    fields = {"action": "retry", "index": "0", "_selected_action": jobs[0].pk, "select_across": "1"}
+    asked = admin_client.post(f"{list_of(model)}?{urlencode(query)}", fields)
+    assert {job.pk for job in asked.context["objects"]} == {jobs[3].pk, jobs[4].pk}
+
+
+def test_jobs_are_found_by_when_they_ended(admin_client):
+    for age in (1, 3, 5):
+        JobFactory(completed=True, type=f"t{age}", finished_at=ago(age * 3600))
+    after, before = (f"{ago(hours * 3600):%Y-%m-%dT%H:%M:%S+00:00}" for hours in (4, 2))
+
+    page = admin_client.get(list_of(JOB), {"q": f"ended-after:{after} ended-before:{before}"})
+
+    assert [job.type for job in page.context["cl"].result_list] == ["t3"]
 
 
 # Sensitive arguments
