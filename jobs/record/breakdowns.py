@@ -9,8 +9,10 @@ from typing import Any
 
 from ..models import QueueRollup, TypeRollup
 from ..store import clock
+from ..store.expressions import Parsed, as_text
 from . import rollup
-from .histogram import added, percentile, scaled
+from .dashboard import moment_of
+from .histogram import add, percentile, scaled
 from .history import Comparison, Range
 from .parts import COLUMNS, KEEP
 
@@ -87,16 +89,26 @@ def compared(
         kept = resolution if earlier >= now - KEEP[resolution] else 3600
         windows.append(rollup.Window(earlier, now - comparison.back, kept))
     found: list[dict[str, Breakdown]] = [{}, {}]
-    columns = (COLUMNS[model], "start", "resolution", *NUMBERS, "waits", "runs")
-    rows = rollup.series(model, windows).order_by()
-    for name, start, seconds, completed, failed, waits, runs in rows.values_list(*columns):
-        for window, breakdown in zip(windows, found, strict=False):
-            part = window.part(start, seconds)
-            if seconds == window.resolution and part > 0:
+    # A row for each hour and name: few different times, and many equal histograms.
+    columns = (COLUMNS[model], "resolution", *NUMBERS)
+    texts = [as_text(column) for column in ("start", "waits", "runs")]
+    rows = rollup.series(model, windows).order_by().values_list(*columns, *texts)
+    parts: dict[tuple[str, int], list[float]] = {}
+    histograms = Parsed()
+    for name, seconds, completed, failed, start, waits, runs in rows:
+        if (start, seconds) not in parts:
+            began = moment_of(start)
+            assert began is not None
+            parts[start, seconds] = [
+                window.part(began, seconds) if seconds == window.resolution else 0
+                for window in windows
+            ]
+        for part, breakdown in zip(parts[start, seconds], found, strict=False):
+            if part > 0:
                 one = breakdown.setdefault(name, Breakdown(name))
                 one.completed += completed * part
                 one.failed += failed * part
-                one.waits = added(one.waits, scaled(waits, part))
-                one.runs = added(one.runs, scaled(runs, part))
+                add(one.waits, scaled(histograms[waits], part))
+                add(one.runs, scaled(histograms[runs], part))
     ranked = sorted(found[0].values(), key=lambda one: (-one.rank(by), one.name))
     return ranked, found[1]

@@ -20,6 +20,8 @@ MOST_COUNTED = 500
 """Available jobs of one queue that are counted while the page is being loaded."""
 MOST_DUE_COUNTED = 5_000
 """The same for scheduled and retryable jobs, of all queues together."""
+MOST_ACTIVE_COUNTED = 20_000
+"""The same for active jobs."""
 
 
 def grouped(number: int) -> str:
@@ -58,9 +60,10 @@ INDEXED: tuple[dict[str, Any], ...] = (
 # Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
 # no more than one with a few thousand. The state is a literal, for only that matches the index.
 # The order is that of the index: without it, PostgreSQL expects to find enough rows wherever it
-# starts reading the table, and reads most of it.
+# starts reading the table, and reads most of it. As one text, because SQLite has no lateral joins
+# and two subqueries would read the rows twice.
 SOME = """
-    (SELECT {what}
+    (SELECT count(*) || ' ' || min(enqueued_at)
        FROM (SELECT enqueued_at
                FROM ojs_jobs_job AS job
               WHERE job.queue = queue.name AND job.state = 'available'
@@ -69,7 +72,7 @@ SOME = """
 # Jobs that are due: their indexes do not separate scheduled from retryable, nor does the one for
 # due jobs separate queues, so one bounded query over all is cheaper than one for each queue.
 DEPTHS = """
-    SELECT queue.name, 'available', {count}, {since}
+    SELECT queue.name, 'available', NULL, {some}
       FROM ojs_jobs_queue AS queue
      WHERE queue.name IN ({names})
  UNION ALL
@@ -82,11 +85,13 @@ DEPTHS = """
   GROUP BY queue, state
  UNION ALL
     SELECT queue, 'active', count(*), NULL
-      FROM ojs_jobs_job
-     WHERE reserved_for IS NOT NULL AND state = 'active'
+      FROM (SELECT queue
+              FROM ojs_jobs_job
+             WHERE reserved_for IS NOT NULL AND state = 'active'
+             LIMIT {most_active}) AS first
   GROUP BY queue
  UNION ALL
-    SELECT queue, 'sampled available', available, waiting_since
+    SELECT queue, 'sampled available', available, CAST(waiting_since AS text)
       FROM ojs_jobs_queuesample
  UNION ALL
     SELECT queue, 'sampled scheduled', scheduled, NULL
@@ -94,16 +99,19 @@ DEPTHS = """
  UNION ALL
     SELECT queue, 'sampled retryable', retryable, NULL
       FROM ojs_jobs_queuesample
+ UNION ALL
+    SELECT queue, 'sampled active', active, NULL
+      FROM ojs_jobs_queuesample
 """
 SAMPLE = "sampled "
 
 
 def _depths_statement(names: int) -> str:
     return DEPTHS.format(
-        count=SOME.format(what="count(*)", most=MOST_COUNTED + 1),
-        since=SOME.format(what="min(enqueued_at)", most=MOST_COUNTED + 1),
+        some=SOME.format(most=MOST_COUNTED + 1),
         names=", ".join(["%s"] * names),
         most=MOST_DUE_COUNTED + 1,
+        most_active=MOST_ACTIVE_COUNTED + 1,
     )
 
 
@@ -120,18 +128,23 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     for name, state, jobs, since in rows:
         if name not in found:
             continue
+        if state == State.AVAILABLE:
+            jobs, since = since.split(" ", 1) if since else (0, None)
         if state.startswith(SAMPLE):
             samples.append((found[name], state.removeprefix(SAMPLE), jobs, moment_of(since)))
         else:
-            found[name].jobs[State(state)] = jobs
+            found[name].jobs[State(state)] = int(jobs)
             found[name].waiting_since = found[name].waiting_since or moment_of(since)
     due = sum(jobs for _name, state, jobs, _since in rows if state in DUE_STATES)
+    active = sum(jobs for _name, state, jobs, _since in rows if state == State.ACTIVE)
     for depth in found.values():
         if depth.of(State.AVAILABLE) > MOST_COUNTED:
             depth.jobs[State.AVAILABLE] = MOST_COUNTED
             depth.capped.add(State.AVAILABLE)
         if due > MOST_DUE_COUNTED:
             depth.capped |= set(DUE_STATES)
+        if active > MOST_ACTIVE_COUNTED:
+            depth.capped.add(State.ACTIVE)
     for depth, state, jobs, since in samples:
         if state in depth.capped:
             _add_sample(depth, State(state), jobs, since)

@@ -48,9 +48,14 @@ def added(one: Any, other: Any) -> Any:
     if not isinstance(other, Mapping):
         return (one or 0) + other
     total = dict(one or {})
+    add(total, other)
+    return total
+
+
+def add(total: dict[str, float], other: Mapping[str, float]) -> None:
+    """Add a histogram to another one."""
     for bucket, jobs in other.items():
         total[bucket] = total.get(bucket, 0) + jobs
-    return total
 
 
 def scaled(histogram: Mapping[str, int], part: float) -> Mapping[str, float]:

@@ -58,6 +58,19 @@ def test_a_queue_too_deep_to_count_is_shown_by_its_last_sample(admin_client, mon
     assert "≈ 5" in admin_client.get(list_of(QUEUE)).content.decode()
 
 
+def test_so_are_active_jobs_where_there_are_too_many_to_count(monkeypatch):
+    for name, jobs in (("mail", 2), ("other", 3)):
+        QueueFactory(name=name)
+        JobFactory.create_batch(jobs, queue=name, active=True)
+    assert dashboard.depths(["mail"])["mail"].shown(State.ACTIVE) == "2"
+
+    rollup.sample()
+    monkeypatch.setattr(dashboard, "MOST_ACTIVE_COUNTED", 4)
+    JobFactory(queue="mail", active=True)
+
+    assert dashboard.depths(["mail"])["mail"].shown(State.ACTIVE) == "≈ 2"
+
+
 @pytest.mark.parametrize("count", [1, 100])
 def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
     admin_client, django_assert_num_queries, count

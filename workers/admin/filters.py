@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import NameFilter
 from jobs.conf import protocol_of
-from jobs.store.expressions import JSONArrayHas
+from jobs.store.expressions import JSONArrayHas, as_text
 
 from ..fleet.condition import Condition
 from ..lifecycle import WorkerState
@@ -60,11 +61,7 @@ class DescriptionFilter(NameFilter):
     parameter_name: Any
 
     def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
-        return {text for row in descriptions(request) for text in self.texts(row)}
-
-    def texts(self, row: dict[str, Any]) -> Iterable[str]:
-        value = row[self.column]
-        return value if isinstance(value, list) else [value] if value else []
+        return descriptions(request).get(self.column, set()) - {""}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         text = self.value()
@@ -156,10 +153,24 @@ class GroupFilter(SimpleListFilter):
         return queryset
 
 
-def descriptions(request: Any) -> list[dict[str, Any]]:
-    """The descriptions of all workers, read once for a page, whatever the number of filters."""
+LISTS = ("labels", "queues")
+TEXTS = ("hostname", "version", "protocol", "project")
+
+
+def descriptions(request: Any) -> dict[str, set[str]]:
+    """What workers have in each column of their descriptions, read once for all filters of a page.
+
+    Of thousands of workers, most have the same labels and queues as others.
+    """
     if not hasattr(request, "ojs_descriptions"):
-        request.ojs_descriptions = list(
-            Worker.objects.values("labels", "queues", "hostname", "version", "protocol", "project")
-        )
+        workers = Worker.objects.order_by()
+        rows = workers.values_list(*map(as_text, LISTS), *TEXTS).distinct()
+        texts = {
+            name: set(column)
+            for name, column in zip((*LISTS, *TEXTS), zip(*rows, strict=True), strict=False)
+        }
+        request.ojs_descriptions = {
+            name: {word for text in found for word in json.loads(text)} if name in LISTS else found
+            for name, found in texts.items()
+        }
     return request.ojs_descriptions

@@ -78,7 +78,7 @@ def page(model_admin: Any, request: HttpRequest) -> HttpResponse:
     if ConditionFilter.parameter_name not in changes.params:
         long_gone = {"condition__in": GONE, "last_heartbeat_at__lt": clock.now() - RECENT}
         workers = workers.exclude(**long_gone)
-    found = list(workers[: MOST + 1])
+    found = list(workers.only("hostname", "labels", "concurrency")[: MOST + 1])
     by = request.GET.get(GroupFilter.parameter_name, "host")
     list_url = reverse("admin:ojs_workers_worker_changelist", current_app=site.name)
     counts: dict[str, int] = defaultdict(int)
@@ -131,7 +131,7 @@ def _most_by_hand(count: int) -> int | None:
 
 def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
     """Each worker once: under its host, or under all of its labels together."""
-    rooms = [places(worker) for worker in workers]
+    rooms = [places(worker.concurrency) for worker in workers]
     area = min(ROOM / max(sum(rooms), 1), LARGEST**2 / max([*rooms, 1]))
     parts: dict[str, list[Any]] = defaultdict(list)
     for worker in workers:
@@ -142,7 +142,7 @@ def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
             name or display.NOTHING,
             [_cell(worker, area, site_name) for worker in part],
             sum(worker.in_hand for worker in part),
-            sum(places(worker) for worker in part),
+            sum(places(worker.concurrency) for worker in part),
         )
         for name, part in sorted(parts.items())
     ]
@@ -150,7 +150,7 @@ def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
 
 def _cell(worker: Any, area: float, site_name: str) -> Cell:
     """Draw a worker; `area` is that of one place, in square pixels."""
-    room = places(worker)
+    room = places(worker.concurrency)
     side = max(round(math.sqrt(area * room)), SMALLEST)
     filled = round(side * min(worker.in_hand / max(room, 1), 1))
     words = gettext("%(worker)s: %(state)s, %(busy)d of %(room)d jobs") % {

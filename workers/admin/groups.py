@@ -8,13 +8,14 @@ from typing import Any
 from django.http import HttpRequest
 
 from jobs.admin.confirm import in_order
+from jobs.store.expressions import Parsed, as_text
 
 from ..fleet.orders import places
-from ..lifecycle import WorkerState
+from ..lifecycle import WorkerState, desired
 from .filters import GroupFilter
 
 MOST = 200
-COLUMNS = ("hostname", "labels", "state", "directive", "concurrency", "jobs_done", "jobs_failed")
+COLUMNS = ("state", "directive", "concurrency", "in_hand", "jobs_done", "jobs_failed")
 
 
 @dataclass
@@ -52,18 +53,28 @@ def grouped(changes: Any, by: str) -> list[Group]:
     if by not in ("host", "label"):
         return []
     found: dict[str, Group] = {}
-    for worker in changes.queryset.order_by().only("pk", *COLUMNS):
-        for name in worker.labels if by == "label" else [worker.hostname]:
+    labels = Parsed()
+    name = as_text("labels") if by == "label" else "hostname"
+    for text, *figures in changes.queryset.order_by().values_list(name, *COLUMNS):
+        for name in labels[text] if by == "label" else [text]:
             if name not in found:
                 found[name] = Group(name, changes.get_query_string({by: name}, ["group", "p"]))
-            _add(found[name], worker)
+            _add(found[name], *figures)
     return sorted(found.values(), key=lambda group: group.name)[:MOST]
 
 
-def _add(group: Group, worker: Any) -> None:
+def _add(
+    group: Group,
+    state: str,
+    directive: str,
+    concurrency: int | None,
+    in_hand: int,
+    done: int,
+    failed: int,
+) -> None:
     group.workers += 1
-    group.running += worker.desired_state == WorkerState.RUNNING
-    group.capacity += places(worker)
-    group.busy += worker.in_hand
-    group.done += worker.jobs_done
-    group.failed += worker.jobs_failed
+    group.running += desired(state, directive) == WorkerState.RUNNING
+    group.capacity += places(concurrency)
+    group.busy += in_hand
+    group.done += done
+    group.failed += failed

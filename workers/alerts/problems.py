@@ -206,8 +206,8 @@ def silent_reaper(situation: Situation, terms: Terms) -> Iterator[Problem]:
 def dead_workers(situation: Situation, terms: Terms) -> Iterator[Problem]:
     since = clock.now() - terms.minutes("minutes")
     dead = sum(
-        row["condition"] == Condition.DEAD and row["died_at"] is not None and row["died_at"] > since
-        for row in situation.fleet
+        member.condition == Condition.DEAD and member.died_at is not None and member.died_at > since
+        for member in situation.fleet
     )
     if dead >= terms["workers"]:
         text = ngettext("%(count)d worker is dead.", "%(count)d workers are dead.", dead)

@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Count, Q, Subquery, Value
 
-from jobs.conf import ojs_settings
 from jobs.models import Queue, QueueSample
 from jobs.record import dashboard
 from jobs.spec.lifecycle import State
 from jobs.store import clock
+from jobs.store.expressions import Parsed, as_text
 
 from ..fleet.condition import Condition, condition, in_hand
+from ..fleet.orders import places
 from ..liveness import reapers
 from ..models import Worker
 
@@ -49,6 +50,17 @@ class QueueRow:
         return is_long and not self.queue.is_paused
 
 
+class Member(NamedTuple):
+    """A worker of the fleet."""
+
+    condition: str
+    concurrency: int | None
+    in_hand: int
+    died_at: datetime | None
+    queues: list[str]
+    job_versions: dict[str, list[int | None]]
+
+
 class Situation:
     """Queues, workers and reapers; each is queried when it is first needed."""
 
@@ -64,20 +76,27 @@ class Situation:
         return reapers.last_seen()
 
     @cached_property
-    def fleet(self) -> list[Any]:
+    def fleet(self) -> list[Member]:
         """Live workers, and those that died recently."""
         died = clock.now() - RECENT
         workers = Worker.objects.filter(
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
         )
         annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
-        read = ("condition", "queues", "concurrency", "job_versions", "in_hand", "died_at")
-        return list(annotated.order_by().values(*read))
+        read = ("condition", "concurrency", "in_hand", "died_at")
+        texts = as_text("queues"), as_text("job_versions")
+        parsed = Parsed()
+        return [
+            Member(state, places, busy, died_at, parsed[queues], parsed[versions] or {})
+            for state, places, busy, died_at, queues, versions in annotated.order_by().values_list(
+                *read, *texts
+            )
+        ]
 
     @cached_property
     def workers(self) -> Counter[str]:
         """How many workers are in each condition."""
-        return Counter(row["condition"] for row in self.fleet)
+        return Counter(member.condition for member in self.fleet)
 
     @cached_property
     def queues(self) -> list[Any]:
@@ -99,10 +118,10 @@ class Situation:
     def _serving(self) -> dict[str, list[dict[str, list[int | None]]]]:
         """What each running worker declared about versions, by the queues that it fetches from."""
         found: dict[str, list[dict[str, list[int | None]]]] = defaultdict(list)
-        for row in self.fleet:
-            if row["condition"] == Condition.RUNNING:
-                for name in set(row["queues"]):
-                    found[name].append(row["job_versions"] or {})
+        for member in self.fleet:
+            if member.condition == Condition.RUNNING:
+                for name in set(member.queues):
+                    found[name].append(member.job_versions)
         return found
 
     def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
@@ -112,28 +131,27 @@ class Situation:
 
     @property
     def busy(self) -> int:
-        return sum(row["in_hand"] for row in self.fleet)
+        return sum(member.in_hand for member in self.fleet)
 
     @property
     def capacity(self) -> int:
         """How many jobs the running workers run at once."""
         return sum(
-            row["concurrency"] or ojs_settings.CONCURRENCY
-            for row in self.fleet
-            if row["condition"] == Condition.RUNNING
+            places(member.concurrency)
+            for member in self.fleet
+            if member.condition == Condition.RUNNING
         )
 
 
 def _looked_at() -> list[Queue]:
-    queues = list(Queue.objects.order_by("name")[: MOST_QUEUES + 1])
-    if len(queues) <= MOST_QUEUES:
-        return queues
+    every = Queue.objects.order_by().annotate(one=Value(1)).values("one")
+    number = Subquery(every.annotate(number=Count("pk")).values("number"))
     samples = QueueSample.objects.filter(available__gt=0)
-    names: set[str] = set()
+    chosen = Q(number__lte=MOST_QUEUES)
     for first in (
-        Queue.objects.paused().order_by("-paused_at").values_list("pk"),
-        samples.order_by("-available").values_list("queue"),
-        samples.order_by("waiting_since").values_list("queue"),
+        Queue.objects.paused().order_by("-paused_at").values("pk"),
+        samples.order_by("-available").values("queue"),
+        samples.order_by("waiting_since").values("queue"),
     ):
-        names.update(name for (name,) in first[: MOST_QUEUES // 3])
-    return list(Queue.objects.filter(pk__in=names))
+        chosen |= Q(pk__in=first[: MOST_QUEUES // 3])
+    return list(Queue.objects.alias(number=number).filter(chosen).order_by("name"))

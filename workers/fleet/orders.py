@@ -298,8 +298,9 @@ def serving(without: Collection[str] = ()) -> list[Worker]:
     return [worker for worker in rows if worker.pk not in without]
 
 
-def places(worker: Worker) -> int:
-    return ojs_settings.CONCURRENCY if worker.concurrency is None else worker.concurrency
+def places(concurrency: int | None) -> int:
+    """How many jobs a worker that declared this runs at once."""
+    return ojs_settings.CONCURRENCY if concurrency is None else concurrency
 
 
 def capacity(workers: Iterable[Worker]) -> dict[str, int]:
@@ -307,7 +308,7 @@ def capacity(workers: Iterable[Worker]) -> dict[str, int]:
     found: dict[str, int] = {}
     for worker in workers:
         for queue in set(worker.queues):
-            found[queue] = found.get(queue, 0) + places(worker)
+            found[queue] = found.get(queue, 0) + places(worker.concurrency)
     return found
 
 

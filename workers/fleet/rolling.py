@@ -163,12 +163,12 @@ class _Round:
         """Whether no queue falls below its floor without this worker; if so, deduct the worker."""
         for queue in set(worker.queues):
             floor = self.operation.floors.get(queue, 0)
-            if left[queue] - places(worker) < floor:
+            if left[queue] - places(worker.concurrency) < floor:
                 about = {"queue": queue, "running": left[queue], "floor": floor}
                 self.waits_for = FLOOR % about
                 return False
         for queue in set(worker.queues):
-            left[queue] -= places(worker)
+            left[queue] -= places(worker.concurrency)
         return True
 
     def _are_replaced(self, running: list[Worker]) -> bool:
