@@ -99,10 +99,12 @@ def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False)
     rotatable = ApiKey.objects.usable().filter(pk=record.pk, digest=record.digest)
     if not end_earlier:
         rotatable = rotatable.filter(Q(previous_until=None) | Q(previous_until__lte=Now()))
+    # Not a sum with zero: SQLite writes sums with more digits, and so would take it for later.
+    until = Now() + overlap if overlap else Now()
     rotated = rotatable.update(
         previous_digest=F("digest"),
         previous_prefix=F("prefix"),
-        previous_until=Now() + overlap,
+        previous_until=until,
         previous_used_at=None,
         digest=digest(key),
         prefix=key[:SHOWN],
