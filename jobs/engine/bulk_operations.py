@@ -32,6 +32,8 @@ COUNTED_AMONG = 1_000_000
 WINDOW = 20_000
 """Jobs among which one batch looks for those that match. No index has them in the order of ids, and
 nearly all jobs of a large table are finished: a batch would read all of them for a few."""
+FEW = 20
+"""If fewer jobs of a window can be retried, they are few in all, and an index finds them sooner."""
 ROUND = 1.0
 """Seconds after which a sweep leaves the rest to the next one."""
 
@@ -163,15 +165,17 @@ def _take_batch(pk: int) -> tuple[int, bool]:
         if operation.last_id is not None:
             jobs = jobs.filter(pk__gt=operation.last_id)
         verb = OPERATIONS[operation.verb]
-        # The discarded ones have an index and are few; a workflow's ids are close to each other.
-        is_windowed = operation.verb != BulkVerb.RETRY and "workflow" not in operation.filter
+        # A workflow's ids are close to each other.
+        is_windowed = "workflow" not in operation.filter
         end = _place(operation.last_id, WINDOW) if is_windowed else None
-        if end is not None:
-            jobs = jobs.filter(pk__lte=end)
         extra: dict[str, Any] = {}
         if operation.verb == "cancel":
             extra = {"cancelled_by": operation.started_by, "reason": operation.reason}
-        ids = verb.act(jobs, most=bulk.BATCH, **extra)
+        window = jobs if end is None else jobs.filter(pk__lte=end)
+        ids = verb.act(window, most=bulk.BATCH, **extra)
+        if end is not None and len(ids) < FEW and operation.verb == BulkVerb.RETRY:
+            ids += verb.act(jobs.filter(pk__gt=end), most=bulk.BATCH - len(ids))
+            end = None
         changes: dict[str, Any] = {"done": F("done") + len(ids)}
         if ids:
             changes["last_id"] = ids[-1]

@@ -181,6 +181,27 @@ def test_a_cancellation_looks_at_a_bounded_number_of_jobs_too(one_batch_each, mo
     assert Job.objects.filter(pk__in=[job.pk for job in waiting], state="cancelled").count() == 3
 
 
+@pytest.mark.parametrize(
+    ("few", "changed"), [(1, [2, 2, 3, 0]), (3, [3, 3, 1, 0])], ids=["many", "few"]
+)
+def test_a_retry_looks_through_the_table_where_many_are_dead_and_in_the_index_where_few_are(
+    one_batch_each, monkeypatch, few, changed
+):
+    monkeypatch.setattr(bulk_operations, "WINDOW", 4)
+    monkeypatch.setattr(bulk_operations, "FEW", few)
+    for _ in range(2):
+        JobFactory.create_batch(3, completed=True, created_at=ago(3600), type="mail")
+        dead(2, type="mail")
+    dead(3, type="mail")
+    operation = start("retry", type="mail")
+
+    assert [bulk_operations.advance() for _ in changed] == changed
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.done) == ("completed", 7)
+    assert not Job.objects.filter(state="discarded").exists()
+
+
 def test_a_deletion_is_counted_among_a_bounded_number_of_jobs(monkeypatch):
     monkeypatch.setattr(bulk_operations, "COUNTED_AMONG", 2)
     dead(4)
