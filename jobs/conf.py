@@ -7,7 +7,6 @@ OJS worker protocol, in capitals. The setting is read on first use and again whe
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -453,10 +452,8 @@ def configured() -> Settings:
     return _load().settings
 
 
-class _Proxy(types.SimpleNamespace):
+class _Proxy:
     def __getattr__(self, name: str) -> Any:
-        # From now on they are ordinary attributes: a request looks up ten of them.
-        vars(self).update(vars(configured()))
         return getattr(configured(), name)
 
 
@@ -544,7 +541,6 @@ def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "OJS":
         _load.cache_clear()
         _protocols.cache_clear()
-        vars(ojs_settings).clear()
 
 
 setting_changed.connect(_reset, dispatch_uid="ojs_conf")

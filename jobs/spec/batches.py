@@ -243,7 +243,7 @@ def uniform(
         return None
     first = documents[0]
     shape = shape_of(first)
-    if not shape or not all(_is_of(shape, first, document) for document in documents):
+    if not shape or any(shape_of(document) != shape for document in documents[1:]):
         return None
     args = arguments(documents)
     if args is None:
@@ -252,17 +252,3 @@ def uniform(
         return UniformBatch(model_of(check(first)), args)
     except OJSError:
         return None
-
-
-def _is_of(shape: bytes, first: dict[str, Any], document: Any) -> bool:
-    """Whether a document differs from the first one, of this shape, only in its arguments."""
-    if document is first:
-        return True
-    if type(document) is not dict or document.keys() != first.keys():
-        return False
-    for name, value in first.items():
-        its = document[name]
-        same = its is value or name == "args" or (type(its) is type(value) is str and its == value)
-        if not same:
-            return shape_of(document) == shape
-    return True

@@ -248,12 +248,6 @@ def _draw(count: int) -> bytes:
     return b"".join(uuid7().bytes for _ in range(count))
 
 
-def _serialized(is_of: Any) -> Any:
-    from jobs.spec.batches import shape_of
-
-    return lambda shape, first, other: shape_of(other) == shape
-
-
 def _parsed(from_row: Any) -> Any:
     """JSON columns parsed, to be written again in the response."""
     import orjson
@@ -273,16 +267,6 @@ def _standard_json() -> None:
     put("jobs.http.renderers:dumps", dumps)
     reading = types.SimpleNamespace(loads=json.loads, JSONDecodeError=json.JSONDecodeError)
     body.orjson = reading
-
-
-def _ask_for_settings() -> None:
-    import jobs.conf
-
-    class Asking:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(jobs.conf.configured(), name)
-
-    replaced(jobs.conf.ojs_settings, Asking())
 
 
 def _without_caches() -> None:
@@ -489,14 +473,6 @@ FAST_PATHS: Sequence[FastPath] = (
         setting("API_KEY_CACHE", timedelta(0)),
         "not jobs.http.authentication:_look",
         ("heartbeat, no jobs", "enqueue 1"),
-    ),
-    FastPath(
-        "settings as attributes",
-        "Settings become ordinary attributes when the first one is read.",
-        (1,),
-        _ask_for_settings,
-        "not jobs.conf:configured",
-        ("heartbeat, no jobs",),
     ),
     FastPath(
         "small caches",
@@ -726,7 +702,6 @@ FAST_PATHS: Sequence[FastPath] = (
         (
             "jobs/spec/batches.py:UniformBatch",
             "jobs/spec/batches.py:uniform",
-            "jobs/spec/batches.py:_is_of",
             "jobs/spec/batches.py:representatives",
             "jobs/spec/batches.py:shared_targets",
             "jobs/spec/identifiers.py:draw",
@@ -799,14 +774,6 @@ FAST_PATHS: Sequence[FastPath] = (
         ("jobs/spec/identifiers.py:draw",),
         putting("jobs.spec.identifiers:draw", _draw),
         "jobs.spec.identifiers:draw",
-        ("in process: enqueue 1000",),
-    ),
-    FastPath(
-        "shapes compared by member",
-        "Two requests are compared member by member, before each is serialized for it.",
-        ("jobs/spec/batches.py:_is_of",),
-        changing("jobs.spec.batches:_is_of", _serialized),
-        "jobs.spec.batches:_is_of",
         ("in process: enqueue 1000",),
     ),
     FastPath(
