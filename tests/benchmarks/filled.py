@@ -212,19 +212,21 @@ def main() -> None:
         prepare(sizes.stock)
     except TooLarge as refusal:
         sys.exit(str(refusal))
-    for group, measure in (
-        (FILLED, lambda: measure_verbs(plan, sizes, results)),
-        (FILLED_PAGES, lambda: pages.measure(results, FILLED_PAGES)),
-        (UPKEEP, lambda: upkeep.run(sizes, results, url)),
-        (LARGE_WORKFLOWS, lambda: flows.run(sizes.workflow, results, url)),
-    ):
-        if plan.wants("", group):
-            say(f"{group} …")
-            measure()
-    if options.json:
-        options.json.write_text(json.dumps({"postgres": results.documents()}, indent=2))
-    else:
-        print(results.table({}) + "\n" + goals.table(results, goals.WHEN_FILLED))
+    try:
+        for group, measure in (
+            (FILLED, lambda: measure_verbs(plan, sizes, results)),
+            (FILLED_PAGES, lambda: pages.measure(results, FILLED_PAGES)),
+            (UPKEEP, lambda: upkeep.run(sizes, results, url)),
+            (LARGE_WORKFLOWS, lambda: flows.run(sizes.workflow, results, url)),
+        ):
+            if plan.wants("", group):
+                say(f"{group} …")
+                measure()
+    finally:  # an hour's measurements are kept if the last one fails
+        if options.json:
+            options.json.write_text(json.dumps({"postgres": results.documents()}, indent=2))
+        else:
+            print(results.table({}) + "\n" + goals.table(results, goals.WHEN_FILLED))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def run(count: int, results: Results, url: str) -> None:
         small = _create(make(min(COMPARED, count)))
         if make is graph:
             _complete(1)
-        base = _step_cost(min(STEPS, count // 4))
+        base = _step_cost(min(COMPARED, count) // 4)
         watch.note(f"{name} of {COMPARED}: a step", base, "ms")
         engine.cancel_workflow(small.pk)
         _run(watch, name, make(count), base)

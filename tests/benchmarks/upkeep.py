@@ -130,8 +130,8 @@ def _sweep(watch: Watch, rounds: int) -> None:
                 began = time.perf_counter()
                 reaper.run(chore)
                 taken[chore.name] = time.perf_counter() - began
-        slowest = max(taken, key=lambda name: taken[name])
-        remark = f"{slowest} {taken[slowest]:.2f} s"
+        slowest = sorted(taken, key=lambda name: -taken[name])[:3]
+        remark = ", ".join(f"{name} {taken[name]:.2f} s" for name in slowest)
         watch.note("a sweep with every chore: whole", sum(taken.values()), "s", remark)
         watch.note("a sweep with every chore: longest transaction", max(lasted), "ms")
 
