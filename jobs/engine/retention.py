@@ -107,8 +107,8 @@ def prune_jobs() -> int:
         own = _own_retention(state)
         others = jobs.exclude(queue__in=own) if own else jobs
         # Where a queue keeps its jobs for longer, they would be read each time.
-        is_few = any(period > keep for period in own.values())
-        ids = (_older_among_others if is_few else _older)(others, keep, state)
+        keeps_longer = any(period > keep for period in own.values())
+        ids = (_older_among_others if keeps_longer else _older)(others, keep, state)
         for queue, period in own.items():
             kind = f"{state} in {queue}"
             ids = ids or _older_among_others(jobs.filter(queue=queue), period, kind)
