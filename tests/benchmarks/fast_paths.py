@@ -12,7 +12,7 @@ import json
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, timedelta
 from functools import partial
 from importlib import import_module
@@ -159,12 +159,13 @@ def _planned_as_usual(database: Any) -> None:
 
 def _gate_first() -> None:
     """The gate in a statement of its own."""
+    from jobs.store.contract import OPEN
     from jobs.store.postgres import PostgresStore
 
     claim = PostgresStore.claim
 
     def admitted(self: Any, request: Any) -> Any:
-        return claim(self, self.admit(request)[1])
+        return claim(self, replace(self.admit(request)[1], gate=OPEN))
 
     def completed(self: Any, completions: Any, request: Any) -> Any:
         return self.complete(completions), self.claim(request)

@@ -24,8 +24,6 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.processes import PATIENCE, free_port
-
 from . import filling, servers
 from .filling import Kind, Part
 from .places import PAGES as PLACE
@@ -238,9 +236,9 @@ def every_other_page(known: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def server() -> Iterator[http.client.HTTPConnection]:
     """A server of one process in production configuration, on this process's database."""
-    port = free_port()
+    port = servers.free_port()
     with servers.serve(servers.command(port, 1), port, 1, dict(os.environ)):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=servers.PATIENCE)
         with closing(connection):
             yield connection
 
@@ -274,8 +272,6 @@ def _measure(results: Results, group: str, server: http.client.HTTPConnection) -
     headers = {
         "Accept-Encoding": "gzip",
         "Cookie": f"{settings.SESSION_COOKIE_NAME}={session}",
-        # As a proxy in front of it would say.
-        "X-Forwarded-Proto": "https",
     }
 
     def page(url: str) -> bytes:
