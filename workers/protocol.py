@@ -14,7 +14,6 @@ from django.db.models import F
 
 from jobs import engine
 from jobs.access.projects import scope_to
-from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
 from jobs.record import tracing
@@ -31,7 +30,7 @@ from .lifecycle import WorkerState
 from .liveness import deployments, heartbeats, holdings
 from .liveness.heartbeats import Description, Heartbeat, Written
 from .liveness.incarnations import same_process
-from .models import Worker
+from .models import Worker, places
 from .signals import worker_left, worker_registered, worker_returned
 from .store.portable import changes
 
@@ -137,7 +136,7 @@ def _started(worker: Worker) -> Any:
         "worker.started",
         worker.worker_id,
         queues=worker.queues,
-        concurrency=worker.concurrency or ojs_settings.CONCURRENCY,
+        concurrency=places(worker.concurrency),
     )
 
 

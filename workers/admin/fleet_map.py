@@ -30,7 +30,7 @@ from jobs.store import clock
 
 from ..alerts.situation import RECENT
 from ..fleet.condition import Condition
-from ..fleet.orders import places
+from ..models import places
 from .filters import ConditionFilter, GroupFilter
 
 MOST = 2000

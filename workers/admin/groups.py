@@ -10,8 +10,8 @@ from django.http import HttpRequest
 from jobs.admin.confirm import in_order
 from jobs.store.expressions import Parsed, as_text
 
-from ..fleet.orders import places
 from ..lifecycle import WorkerState, desired
+from ..models import places
 from .filters import GroupFilter
 
 MOST = 200
@@ -54,8 +54,8 @@ def grouped(changes: Any, by: str) -> list[Group]:
         return []
     found: dict[str, Group] = {}
     labels = Parsed()
-    name = as_text("labels") if by == "label" else "hostname"
-    for text, *figures in changes.queryset.order_by().values_list(name, *COLUMNS):
+    column = as_text("labels") if by == "label" else "hostname"
+    for text, *figures in changes.queryset.order_by().values_list(column, *COLUMNS):
         for name in labels[text] if by == "label" else [text]:
             if name not in found:
                 found[name] = Group(name, changes.get_query_string({by: name}, ["group", "p"]))

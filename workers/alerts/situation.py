@@ -18,9 +18,8 @@ from jobs.store import clock
 from jobs.store.expressions import Parsed, as_text
 
 from ..fleet.condition import Condition, condition, in_hand
-from ..fleet.orders import places
 from ..liveness import reapers
-from ..models import Worker
+from ..models import Worker, places
 
 MOST_QUEUES = 500
 """Queues that are looked at. Of more, these are those that are paused, that were the deepest or had
@@ -86,11 +85,10 @@ class Situation:
         read = ("condition", "concurrency", "in_hand", "died_at")
         texts = as_text("queues"), as_text("job_versions")
         parsed = Parsed()
+        rows = annotated.order_by().values_list(*read, *texts)
         return [
-            Member(state, places, busy, died_at, parsed[queues], parsed[versions] or {})
-            for state, places, busy, died_at, queues, versions in annotated.order_by().values_list(
-                *read, *texts
-            )
+            Member(state, concurrency, busy, died_at, parsed[queues], parsed[versions] or {})
+            for state, concurrency, busy, died_at, queues, versions in rows
         ]
 
     @cached_property

@@ -26,7 +26,7 @@ from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
 
 from ..lifecycle import WorkerState
-from ..models import FOLLOWED, Answer, Directive, Worker
+from ..models import FOLLOWED, Answer, Directive, Worker, places
 from ..models.querysets import WorkerQuerySet
 
 BATCH = 2000
@@ -296,11 +296,6 @@ def serving(without: Collection[str] = ()) -> list[Worker]:
     )
     rows = running.only("pk", "queues", "concurrency", "labels", "registered_at", "project")
     return [worker for worker in rows if worker.pk not in without]
-
-
-def places(concurrency: int | None) -> int:
-    """How many jobs a worker that declared this runs at once."""
-    return ojs_settings.CONCURRENCY if concurrency is None else concurrency
 
 
 def capacity(workers: Iterable[Worker]) -> dict[str, int]:

@@ -27,9 +27,10 @@ from ..models import (
     Phase,
     Sweep,
     Worker,
+    places,
 )
 from .condition import in_hand
-from .orders import capacity, order, places, reports_its_state, serving
+from .orders import capacity, order, reports_its_state, serving
 
 LOCK = "fleet-operations"
 # Stored untranslated: the reader has a language, the reaper has none.

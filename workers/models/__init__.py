@@ -22,7 +22,7 @@ from .webhook import (
     WebhookFormat,
     WebhookSubscription,
 )
-from .worker import Worker, default_heartbeat_timeout
+from .worker import Worker, default_heartbeat_timeout, places
 
 __all__ = [
     "FINAL",
@@ -54,4 +54,5 @@ __all__ = [
     "WebhookSubscription",
     "Worker",
     "default_heartbeat_timeout",
+    "places",
 ]

@@ -21,6 +21,11 @@ def default_heartbeat_timeout() -> timedelta:
     return ojs_settings.HEARTBEAT_TIMEOUT
 
 
+def places(concurrency: int | None) -> int:
+    """How many jobs a worker that declared this runs at once."""
+    return ojs_settings.CONCURRENCY if concurrency is None else concurrency
+
+
 class Worker(models.Model):
     """A worker process as it described itself, with its directive (OJS worker protocol §3)."""
 
