@@ -8,7 +8,7 @@ from typing import Any
 
 from ..models import QueueRollup, Rollup, TypeRollup
 from ..spec.timestamps import format_timestamp
-from .histogram import added, percentile
+from .histogram import add, percentile
 from .rollup import HOUR, MINUTE, floor
 
 WIDTHS = {"minute": MINUTE, "hour": HOUR, "day": 24 * HOUR}
@@ -53,7 +53,7 @@ def buckets(
 def _bucket(moment: datetime, rows: Sequence[Any]) -> dict[str, Any]:
     runs: dict[str, int] = {}
     for row in rows:
-        runs = added(runs, row.runs)
+        add(runs, row.runs)
     longest = percentile(runs, SHARE)
     return {
         "timestamp": format_timestamp(moment),

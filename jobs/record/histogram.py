@@ -52,7 +52,7 @@ def added(one: Any, other: Any) -> Any:
     return total
 
 
-def add(total: dict[str, float], other: Mapping[str, float]) -> None:
+def add(total: dict[str, Any], other: Mapping[str, float]) -> None:
     """Add a histogram to another one."""
     for bucket, jobs in other.items():
         total[bucket] = total.get(bucket, 0) + jobs

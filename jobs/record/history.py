@@ -11,7 +11,7 @@ from typing import Any
 from ..models import Rollup
 from ..store import clock
 from . import parts, rollup
-from .histogram import added, percentile
+from .histogram import add, percentile
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Points:
         def fold(histograms: Iterable[Any]) -> float | None:
             total: dict[str, int] = {}
             for histogram in histograms:
-                total = added(total, histogram)
+                add(total, histogram)
             found = percentile(total, share)
             return None if found is None else found.total_seconds()
 

@@ -12,7 +12,7 @@ from ...errors import InvalidRequest
 from ...http.parameters import HistoryQuery
 from ...http.request import Request
 from ...models import QueueRollup, Rollup
-from ...record.histogram import added, percentile
+from ...record.histogram import add, percentile
 from ...record.rollup import HOUR, MINUTE, floor
 from ...spec.timestamps import format_timestamp
 from ...store import clock
@@ -72,7 +72,8 @@ def point(moment: datetime, rollups: Iterable[Any], width: timedelta) -> dict[st
     for rollup in rollups:
         for name in sums:
             sums[name] += getattr(rollup, name)
-        waits, runs = added(waits, rollup.waits), added(runs, rollup.runs)
+        add(waits, rollup.waits)
+        add(runs, rollup.runs)
     return {
         "timestamp": format_timestamp(moment),
         # Executions that ended, successfully or not.
