@@ -52,7 +52,7 @@ class JobChangeList(FiguresChangeList):
             return self.root_queryset.none()
         model_admin: Any = self.model_admin
         filtered = {name for name, value in self.params.items() if value} - INDEXED_PARAMETERS
-        state = self.params.get("state") if model_admin.is_searched_by_id else None
+        state = self.params.get("state")
         if not model_admin.is_searched_by_id:
             jobs = self._newest_ended(jobs, request, filtered - INDEXED_OF_DEAD)
         elif state in (State.DISCARDED, State.CANCELLED):

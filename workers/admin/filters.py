@@ -61,7 +61,7 @@ class DescriptionFilter(NameFilter):
     parameter_name: Any
 
     def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
-        return descriptions(request).get(self.column, set()) - {""}
+        return descriptions(request)[self.column] - {""}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         text = self.value()
@@ -163,14 +163,12 @@ def descriptions(request: Any) -> dict[str, set[str]]:
     Of thousands of workers, most have the same labels and queues as others.
     """
     if not hasattr(request, "ojs_descriptions"):
+        found: dict[str, set[str]] = {column: set() for column in (*LISTS, *TEXTS)}
         workers = Worker.objects.order_by()
-        rows = workers.values_list(*map(as_text, LISTS), *TEXTS).distinct()
-        texts = {
-            name: set(column)
-            for name, column in zip((*LISTS, *TEXTS), zip(*rows, strict=True), strict=False)
-        }
-        request.ojs_descriptions = {
-            name: {word for text in found for word in json.loads(text)} if name in LISTS else found
-            for name, found in texts.items()
-        }
+        for row in workers.values_list(*map(as_text, LISTS), *TEXTS).distinct():
+            for column, text in zip(found, row, strict=True):
+                found[column].add(text)
+        for column in LISTS:
+            found[column] = {word for text in found[column] for word in json.loads(text)}
+        request.ojs_descriptions = found
     return request.ojs_descriptions
