@@ -18,6 +18,7 @@ from ..record.events import PREVIOUS, job_event, record
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic
+from ..store.expressions import Among
 from .control import cancel_jobs
 from .control import retry as retry_dead
 from .retention import erase, unattached
@@ -95,7 +96,7 @@ def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> li
 
 
 def _these(batch: list[Job]) -> JobQuerySet:
-    return Job.objects.filter(pk__in=[job.pk for job in batch])
+    return Job.objects.filter(Among("pk", [job.pk for job in batch]))
 
 
 def _in_batches(

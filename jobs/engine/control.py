@@ -22,7 +22,7 @@ from ..spec.timestamps import format_timestamp
 from ..spec.validation import needs_of
 from ..store import clock, wakeup
 from ..store.database import atomic
-from ..store.expressions import JSONMerged
+from ..store.expressions import Among, JSONMerged
 from . import queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
@@ -153,7 +153,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             .only("type", "queue", "state", "attempt", "meta")
         )
         _count_replays(jobs, now)
-        moved = Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
+        moved = Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
             Event.RETRY,
             State.AVAILABLE,
             attempt=0,
@@ -170,7 +170,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             enqueued_at=Now(),
         )
         # Attempts are counted afresh; the first one still finds the last checkpoint.
-        Checkpoint.objects.filter(pk__in=[job.pk for job in jobs]).update(attempt=0)
+        Checkpoint.objects.filter(Among("pk", [job.pk for job in jobs])).update(attempt=0)
         record(
             job_event(
                 "job.enqueued", job, time=now, data={"retried": True, PREVIOUS: str(job.state)}
@@ -190,7 +190,7 @@ def _count_replays(jobs: Iterable[Job], now: datetime) -> None:
         by_count.setdefault(count, []).append(job.pk)
     for count, ids in by_count.items():
         changes = {REPLAYS: count, "ojs.last_replayed_at": format_timestamp(now)}
-        Job.objects.filter(pk__in=ids).update(meta=JSONMerged("meta", changes))
+        Job.objects.filter(Among("pk", ids)).update(meta=JSONMerged("meta", changes))
 
 
 def retry_one(job_id: UUID, override: Override | None = None) -> Job:
@@ -250,7 +250,7 @@ def retry_finished(job_id: UUID) -> Change:
 def delete_dead(job_ids: Collection[UUID]) -> int:
     """Permanently delete discarded jobs; return how many (OJS HTTP §12.3)."""
     with atomic():
-        dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
+        dead = Job.objects.filter(Among("pk", job_ids), state=State.DISCARDED)
         ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
         erase(ids)
         return len(ids)
@@ -330,7 +330,9 @@ def run_now(job_ids: Collection[UUID]) -> list[UUID]:
         jobs = list(rows.exclude(is_waiting()).select_for_update().order_by("pk").only(*columns))
         for event, states in ((Event.TIMER, due), (Event.ACTIVATE, pending)):
             chosen = [job.pk for job in jobs if job.state in states]
-            Job.objects.filter(pk__in=chosen).transition(event, State.AVAILABLE, enqueued_at=Now())
+            Job.objects.filter(Among("pk", chosen)).transition(
+                event, State.AVAILABLE, enqueued_at=Now()
+            )
         now = clock.now()
         record(
             job_event("job.enqueued", job, time=now, data={PREVIOUS: str(job.state)})

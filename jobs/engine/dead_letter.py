@@ -9,7 +9,7 @@ from ..models import Job, Queue
 from ..spec.queue_config import DEAD_LETTER_SINCE
 from ..spec.timestamps import parse_timestamp
 from ..store.database import atomic, connection
-from ..store.expressions import JSONMerged
+from ..store.expressions import Among, JSONMerged
 from . import queue_policy
 from .control import retry
 
@@ -43,7 +43,7 @@ def _forward(name: str, target: str, since: str | None) -> int:
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # Looked at again under their locks: an operator may have retried or deleted some.
-        locked = dead.filter(pk__in=found).order_by("pk").select_for_update(skip_locked=skip)
+        locked = dead.filter(Among("pk", found)).order_by("pk").select_for_update(skip_locked=skip)
         rows: list[tuple[UUID, Any]] = list(locked.values_list("pk", "rate_key"))
         ids = [pk for pk, _ in rows]
         if not ids:
@@ -51,5 +51,7 @@ def _forward(name: str, target: str, since: str | None) -> int:
         queue_policy.make([target], queue_policy.default_policy())
         if any(rate_key for _, rate_key in rows):
             Queue.objects.filter(pk=target).update(has_limits=True)
-        Job.objects.filter(pk__in=ids).update(queue=target, meta=JSONMerged("meta", {FROM: name}))
+        Job.objects.filter(Among("pk", ids)).update(
+            queue=target, meta=JSONMerged("meta", {FROM: name})
+        )
         return retry(ids)

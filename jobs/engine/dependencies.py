@@ -30,6 +30,7 @@ from ..spec.validation import NewJob
 from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
+from ..store.expressions import Among
 from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
 
@@ -125,10 +126,10 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
     del edges[MOST:]
     if not edges:
         return [], False
-    Dependency.objects.filter(pk__in=[edge[0] for edge in edges]).update(settled=True)
+    Dependency.objects.filter(Among("pk", [edge[0] for edge in edges])).update(settled=True)
     waiters = {edge[1] for edge in edges}
     # Locked before checking what each still waits for: see above.
-    waiting = Job.objects.filter(pk__in=waiters, state=State.PENDING)
+    waiting = Job.objects.filter(Among("pk", waiters), state=State.PENDING)
     locked = list(
         waiting.order_by("pk")
         .select_for_update()
@@ -145,7 +146,7 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
     }
     # Not by reading what they wait for: one may wait for a hundred thousand others.
     ids = [job.pk for job in locked]
-    still = set(Job.objects.filter(is_waiting(), pk__in=ids).values_list("pk", flat=True))
+    still = set(Job.objects.filter(is_waiting(), Among("pk", ids)).values_list("pk", flat=True))
     _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
     return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN), has_more
 
@@ -171,7 +172,7 @@ def _free(jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     _inherit([job.pk for job in jobs if job.parent_results is not None])
-    Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
+    Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
         Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
     )
     now = clock.now()
@@ -206,7 +207,9 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
         .select_for_update(skip_locked=skip)
         .only("type", "queue", "state", "attempt", "followed")
     )
-    Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(Event.CANCEL, State.CANCELLED)
+    Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
+        Event.CANCEL, State.CANCELLED
+    )
     now = clock.now()
     record(
         job_event("job.cancelled", job, time=now, data={"reason": reason, PREVIOUS: str(job.state)})

@@ -19,6 +19,7 @@ from ..models import Dependency, Job, Workflow
 from ..spec.lifecycle import WAITING
 from ..store import awaited
 from ..store.database import atomic, on_commit
+from ..store.expressions import Among
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
@@ -46,7 +47,9 @@ def follow(job_ids: Collection[UUID]) -> None:
     while ended:
         settled: list[Job] = []
         while ended:
-            jobs = list(Job.objects.filter(pk__in=ended, finished_at__isnull=False).only(*COLUMNS))
+            jobs = list(
+                Job.objects.filter(Among("pk", ended), finished_at__isnull=False).only(*COLUMNS)
+            )
             settled += jobs
             # Dependents cancelled because a predecessor failed have ended as well.
             ended, has_more = dependencies.release(jobs)
@@ -67,7 +70,7 @@ def release_more(job_ids: Sequence[UUID]) -> None:
     has_more = True
     while has_more:
         with ending() as ended:
-            jobs = Job.objects.filter(pk__in=job_ids, finished_at__isnull=False).only("state")
+            jobs = Job.objects.filter(Among("pk", job_ids), finished_at__isnull=False).only("state")
             cancelled, has_more = dependencies.release(jobs)
             ended += cancelled
 

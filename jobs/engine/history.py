@@ -15,6 +15,7 @@ from ..record.execution import BY_EVENT, events_of
 from ..record.execution_search import first_since
 from ..store import clock
 from ..store.database import atomic
+from ..store.expressions import Among
 
 BATCH = 1000
 HOUR = timedelta(hours=1)
@@ -73,7 +74,7 @@ def _delete(ids: list[int]) -> int:
     """Delete events; return how many entries they had in the history."""
     entries = 0
     for start in range(0, len(ids), BATCH):
-        batch = Event.objects.filter(pk__in=ids[start : start + BATCH])
+        batch = Event.objects.filter(Among("pk", ids[start : start + BATCH]))
         counts = batch.order_by().values_list("type").annotate(count=Count("pk"))
         entries += sum(len(BY_EVENT.get(kind, ())) * count for kind, count in counts)
         batch.delete()
@@ -104,6 +105,6 @@ def trim_histories() -> int:
         own = Event.objects.filter(subject=subject).order_by("-pk")
         surplus = list(own.values_list("pk", flat=True)[most : most + BATCH])
         if surplus:
-            Event.objects.filter(pk__in=surplus).delete()
+            Event.objects.filter(Among("pk", surplus)).delete()
             deleted += len(surplus)
     return deleted

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
@@ -38,6 +38,7 @@ from ..spec import queue_config
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.database import alias, atomic
+from ..store.expressions import Among
 from . import event_partitions, stored_arguments
 
 BATCH_SIZE = 1000
@@ -49,6 +50,19 @@ IDEMPOTENT = timedelta(hours=24)
 _ended: ContextVar[dict[str, Any] | None] = ContextVar("ojs_ended", default=None)
 """Where the last batch of each kind ended, during a pass; `NOTHING_LEFT` if it was not full."""
 NOTHING_LEFT = object()
+
+
+class Place(NamedTuple):
+    """Where the next pass begins."""
+
+    at: Any
+    until: float
+    """Monotonic time from which on it begins with the oldest row again."""
+
+
+SHARE = 20
+"""That is at least so many times as long as such a look takes."""
+_places: dict[str, Place] = {}
 
 ALL_AGAIN = 3600.0
 """Seconds after which jobs that are few among others are looked for from the oldest on."""
@@ -66,7 +80,9 @@ def in_one_pass() -> Iterator[None]:
     After one that was not full, nothing of its kind is looked for until the next pass.
 
     Deleted rows stay in an index until vacuum removes them, which an open transaction prevents. If
-    every batch began with the oldest row, it would read those of all batches before it again.
+    every batch began with the oldest row, it would read those of all batches before it again. So a
+    pass may begin where the one before it ended, too: the longer a look at the oldest rows takes,
+    the seldomer it is taken.
     """
     token = _ended.set({})
     try:
@@ -82,15 +98,25 @@ def _batch(rows: QuerySet[Any], by: str, kind: str) -> list[Any]:
         kind: where a batch of these rows ended is remembered under this name.
     """
     ended = _ended.get()
-    since = ended.get(kind) if ended is not None else None
+    if ended is None:
+        return [pk for pk, _ in _oldest(rows, by)]
+    began, place = time.monotonic(), _places.get(kind)
+    since = ended.get(kind)
     if since is NOTHING_LEFT:
         return []
-    if since is not None:
-        rows = rows.filter(**{f"{by}__gte": since})
-    found = list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
-    if ended is not None:
-        ended[kind] = found[-1][1] if len(found) == BATCH_SIZE else NOTHING_LEFT
+    if since is None and place is not None and began < place.until:
+        since = place.at
+    found = _oldest(rows if since is None else rows.filter(**{f"{by}__gte": since}), by)
+    now = time.monotonic()
+    until = now + SHARE * (now - began) if since is None or place is None else place.until
+    if found:
+        _places[kind] = Place(found[-1][1], until)
+    ended[kind] = found[-1][1] if len(found) == BATCH_SIZE else NOTHING_LEFT
     return [pk for pk, _ in found]
+
+
+def _oldest(rows: QuerySet[Any], by: str) -> list[tuple[Any, Any]]:
+    return list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
 
 
 def prune_jobs() -> int:
@@ -163,6 +189,7 @@ def _older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list
 def forget_looks() -> None:
     """Look for everything from the oldest on, as a new process does."""
     _looked.clear()
+    _places.clear()
 
 
 def _prune_dead() -> int:
@@ -201,7 +228,7 @@ def _delete(ids: list[UUID], event: str = "") -> int:
         return 0
     with atomic():
         # A job that an operator retried in the meantime is no longer finished: it stays.
-        finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
+        finished = Job.objects.filter(Among("pk", ids), finished_at__isnull=False)
         rows = list(finished.select_for_update().order_by("pk").values_list("pk", "queue"))
         erase([pk for pk, _ in rows])
         if event:
@@ -213,12 +240,12 @@ def _delete(ids: list[UUID], event: str = "") -> int:
 def erase(ids: list[UUID]) -> None:
     """Delete jobs the caller has locked, and what refers to them or belongs to them alone."""
     stored_arguments.release_jobs(ids)
-    JobError.objects.filter(job__in=ids).delete()
-    JobLog.objects.filter(job__in=ids).delete()
-    ProgressReport.objects.filter(job__in=ids).delete()
-    Checkpoint.objects.filter(pk__in=ids).delete()
-    Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()
-    Job.objects.filter(pk__in=ids)._raw_delete(using=alias())
+    JobError.objects.filter(Among("job", ids)).delete()
+    JobLog.objects.filter(Among("job", ids)).delete()
+    ProgressReport.objects.filter(Among("job", ids)).delete()
+    Checkpoint.objects.filter(Among("pk", ids)).delete()
+    Dependency.objects.filter(Q(Among("predecessor", ids)) | Q(Among("waiter", ids))).delete()
+    Job.objects.filter(Among("pk", ids))._raw_delete(using=alias())
 
 
 def prune_results() -> int:
@@ -237,9 +264,9 @@ def prune_results() -> int:
     ids = _batch(over, "finished_at", "results")
     with atomic():
         # Locked in the order of ids, as every batch does.
-        finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False).order_by("pk")
+        finished = Job.objects.filter(Among("pk", ids), finished_at__isnull=False).order_by("pk")
         ids = list(finished.select_for_update().values_list("pk", flat=True))
-        return Job.objects.filter(pk__in=ids).update(result=None, result_pruned=True)
+        return Job.objects.filter(Among("pk", ids)).update(result=None, result_pruned=True)
 
 
 def prune_workflows() -> int:
@@ -268,7 +295,7 @@ def _delete_workflow(root_id: UUID) -> int:
             # Locked in the order of ids, as every batch does.
             staying = jobs.filter(stays).order_by("pk").select_for_update()
             ids = list(staying.values_list("pk", flat=True)[:BATCH_SIZE])
-            Job.objects.filter(pk__in=ids).update(workflow=None, workflow_index=None)
+            Job.objects.filter(Among("pk", ids)).update(workflow=None, workflow_index=None)
             if len(ids) == BATCH_SIZE:
                 return 1
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
@@ -286,14 +313,14 @@ def prune_events() -> int:
     # The oldest come first by primary key: no index on time is needed.
     oldest = _batch(Event.objects.all(), "pk", "events")
     late = Now() - keep - event_partitions.grace()
-    deleted += Event.objects.filter(pk__in=oldest, time__lte=late).delete()[0]
+    deleted += Event.objects.filter(Among("pk", oldest), time__lte=late).delete()[0]
     # A killed listener could not remove its row, and each NOTIFY has a cost.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=1)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
     # Unfinished runs are tracked by their jobs (OJS cron §6.3), however old.
     runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
     old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])
-    deleted += CronRun.objects.filter(pk__in=old).delete()[0]
+    deleted += CronRun.objects.filter(Among("pk", old)).delete()[0]
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
-    return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]
+    return deleted + RefusedFinish.objects.filter(Among("pk", ids)).delete()[0]

@@ -21,6 +21,7 @@ from ..models import CronJob, Job, Workflow
 from ..payloads import external
 from ..spec.encoded import REFERENCE
 from ..store import clock
+from ..store.expressions import Among
 
 GRACE = timedelta(minutes=10)
 """Longer than any transaction that deletes a job, or enqueues a copy of it."""
@@ -36,7 +37,7 @@ COLUMNS: dict[type[Model], tuple[str, ...]] = {
 
 def release_jobs(ids: Iterable[UUID]) -> None:
     """List the arguments of jobs that this transaction deletes."""
-    _release(Job.objects.filter(pk__in=ids))
+    _release(Job.objects.filter(Among("pk", ids)))
 
 
 def release_workflows(workflows: QuerySet[Workflow]) -> None:

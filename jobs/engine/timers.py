@@ -22,6 +22,7 @@ from ..spec.retry import by_dead_letter
 from ..spec.time_limits import enqueue_ttl, is_about_its_start
 from ..store import clock
 from ..store.contract import BATCH_SIZE, HEAD_START
+from ..store.expressions import Among
 from ..store.portable import skips_locked
 from ..store.stores import store
 from .failure import fail_locked
@@ -105,7 +106,7 @@ def discard_expired() -> int:
         )
         if not stale:
             return 0
-        Job.objects.filter(pk__in=[job.pk for job in stale]).transition(
+        Job.objects.filter(Among("pk", [job.pk for job in stale])).transition(
             Event.EXPIRE, State.DISCARDED
         )
         late = {job.pk: error for job in stale if (error := _outwaited(job, now))}
@@ -174,7 +175,7 @@ def discard_overdrawn() -> int:
         kept: set[UUID] = set()
         for dead_letter, ids in by_dead_letter(late):
             kept |= {*ids} if dead_letter else set()
-            jobs = Job.objects.filter(pk__in=ids)
+            jobs = Job.objects.filter(Among("pk", ids))
             jobs.transition(Event.EXPIRE, State.DISCARDED, dead_letter=dead_letter)
             jobs.transition(
                 Event.FAIL, State.DISCARDED, dead_letter=dead_letter, finished_by=F("reserved_by")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 import orjson
-from django.db.models import BooleanField, Func, IntegerField, JSONField, TextField, Value
+from django.core.exceptions import EmptyResultSet
+from django.db.models import BooleanField, F, Func, IntegerField, JSONField, TextField, Value
 from django.db.models.functions import Cast
+from django.db.models.lookups import In
 
 
 def as_text(column: str) -> Cast:
@@ -22,6 +25,25 @@ class Parsed(dict[str | None, Any]):
     def __missing__(self, text: str | None) -> Any:
         value = self[text] = None if text is None else orjson.loads(text)
         return value
+
+
+class Among(In):
+    """Whether a column of ids has one of these: `filter(Among("pk", ids))`, for batches of them.
+
+    PostgreSQL gets them as one array. With `pk__in`, each is a parameter of its own: for a thousand
+    ids, Django takes 9 ms to write the statement, and PostgreSQL some more to read it.
+    """
+
+    def __init__(self, column: str, ids: Iterable[UUID | int]) -> None:
+        super().__init__(F(column), list(ids))
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        if not self.rhs:
+            raise EmptyResultSet
+        column, parameters = self.process_lhs(compiler, connection)
+        kind = self.lhs.output_field.rel_db_type(connection)
+        # psycopg would look into each element of a list for what must be quoted.
+        return f"{column} = ANY(%s::{kind}[])", [*parameters, f"{{{','.join(map(str, self.rhs))}}}"]
 
 
 class JSONArrayHas(Func):

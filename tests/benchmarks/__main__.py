@@ -180,9 +180,13 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
         # The report contains its tables; its progress output is of interest now.
         size = {"JOBS": "6000", "ROUNDS": "1"} if options.smoke and part == "pages" else {}
         surroundings = environment(url, DJANGO_ALLOWED_HOSTS="*", **size)
-        done = subprocess.run(command, cwd=ROOT, env=surroundings, stdout=sys.stderr, check=False)
-        if done.returncode:
-            say(f"{part}: not measured ({done.returncode}).")
+        with subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=sys.stderr) as process:
+            try:
+                process.wait()
+            finally:
+                process.terminate()  # asked, not killed: it has servers to stop
+        if process.returncode:
+            say(f"{part}: not measured ({process.returncode}).")
             return []
         documents: list[dict[str, Any]] = json.loads(file.read_text())["postgres"]
         return documents

@@ -129,6 +129,7 @@ def test_a_batch_is_bounded(db):
 )
 def test_a_pass_goes_on_where_it_was_and_the_next_one_begins_anew(db, monkeypatch, delete, add):
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    monkeypatch.setattr(retention, "SHARE", 0)
     for age in range(400, 404):
         add(age * DAY)
 
@@ -138,6 +139,33 @@ def test_a_pass_goes_on_where_it_was_and_the_next_one_begins_anew(db, monkeypatc
         assert [first, delete(), delete()] == [2, 2, 0]
     with engine.in_one_pass():
         assert [delete(), delete()] == [1, 0]
+
+
+def test_the_longer_a_look_at_the_oldest_takes_the_later_the_next_one_is(db, monkeypatch):
+    clock = [0.0]
+    oldest = retention._oldest
+
+    def slowly(rows, by):
+        clock[0] += 2
+        return oldest(rows, by)
+
+    def prune_in_one_pass() -> int:
+        with engine.in_one_pass():
+            return prune()
+
+    monkeypatch.setattr(retention, "_oldest", slowly)
+    monkeypatch.setattr(retention.time, "monotonic", lambda: clock[0])
+    for age in (402, 401):
+        JobFactory(completed=True, finished_at=ago(age * DAY))
+    assert prune_in_one_pass() == 2
+    late = JobFactory(completed=True, finished_at=ago(403 * DAY))  # its transaction took long
+    JobFactory(completed=True, finished_at=ago(400 * DAY))
+
+    assert prune_in_one_pass() == 1
+    assert Job.objects.get() == late
+
+    clock[0] += retention.SHARE * 2
+    assert prune_in_one_pass() == 1
 
 
 def test_a_pass_looks_once_for_what_is_not_there(db):

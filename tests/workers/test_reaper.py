@@ -157,6 +157,77 @@ def test_a_chore_that_has_more_to_do_or_a_period_of_its_own_does_not_rest(monkey
     assert not rests.has(chore)
 
 
+class Machine:
+    """A clock, and a gentle chore whose batches take half a second each."""
+
+    def __init__(self, monkeypatch, batches: int) -> None:
+        self.now, self.left = 0.0, batches
+        self.said: list[str] = []
+        self.chore = Chore("gentle", self.batch, "things", timedelta(minutes=1), is_gentle=True)
+        self.rests = reaper.Rests(now=lambda: self.now, pause=self.pause)
+        monkeypatch.setattr(reaper, "CHORES", (self.chore,))
+        monkeypatch.setattr(reaper, "take_turn", lambda chore: True)
+
+    def batch(self) -> int:
+        self.now += 0.5
+        self.said.append("batch" if self.left else "look")
+        self.left -= bool(self.left)
+        return self.said[-1] == "batch"
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.said.append(f"rest {seconds:g}")
+
+    def sweep(self) -> list[str]:
+        self.said = []
+        reaper.sweep(rests=self.rests)
+        return self.said
+
+
+def test_a_gentle_chore_rests_as_long_as_its_batches_take_and_leaves_the_round_to_others(
+    db, monkeypatch
+):
+    machine = Machine(monkeypatch, batches=3)
+    Sweep.objects.create(name="gentle", ran_at=timezone.now())
+
+    assert machine.sweep() == ["batch", "rest 0.5"] * 2
+    due = Sweep.objects.filter(ran_at__lte=timezone.now() - timedelta(minutes=2))
+    assert due.exists(), "it goes on in the next round"
+    assert machine.sweep() == ["batch", "rest 0.5", "look"]
+
+
+def test_a_gentle_chore_that_does_not_come_to_an_end_no_longer_rests(db, monkeypatch):
+    machine = Machine(monkeypatch, batches=1000)
+    machine.sweep()
+
+    machine.now += reaper.BEHIND
+    assert machine.sweep() == ["batch"] * 4
+
+    machine.left = 0
+    machine.sweep()
+    machine.left, machine.now = 1000, machine.now + 60
+    assert machine.sweep() == ["batch", "rest 0.5"] * 2
+
+
+def test_a_gentle_chore_that_looks_long_for_nothing_more_looks_less_often(db, monkeypatch):
+    machine = Machine(monkeypatch, batches=1)
+
+    assert machine.sweep() == ["batch", "rest 0.5", "look"]
+
+    machine.now += 49 * 0.5 - 0.1
+    assert machine.sweep() == []
+    machine.now += 0.2
+    assert machine.sweep() == ["look"]
+
+
+def test_a_gentle_chore_takes_no_rest_in_a_process_that_runs_once(db, monkeypatch):
+    machine = Machine(monkeypatch, batches=10)
+
+    reaper.sweep()
+
+    assert machine.said == ["batch"] * 10 + ["look"]
+
+
 def test_what_a_round_did_is_said_in_words():
     assert list(reaper.report({"dead-workers": 2, "orphaned-jobs": 7})) == [
         "2 workers declared dead",

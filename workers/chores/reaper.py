@@ -165,6 +165,8 @@ class Chore:
     """Most batches in a row, so that the others get their turn; None means `BATCHES`."""
     span: str = ""
     """Its OpenTelemetry span, if it has done something (OJS distributed tracing §4.2)."""
+    is_gentle: bool = False
+    """Nobody waits for it, so it leaves the machine to others: see `Rests`."""
 
     @property
     def may_rest(self) -> bool:
@@ -210,7 +212,14 @@ CHORES = (
     Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
     Chore("workflows", engine.repair, "workflows repaired", timedelta(minutes=1)),
     Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
-    Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
+    # Often, so that it is little each time.
+    Chore(
+        "finished-jobs",
+        engine.prune_jobs,
+        "finished jobs deleted",
+        timedelta(seconds=5),
+        is_gentle=True,
+    ),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore(
@@ -225,7 +234,13 @@ CHORES = (
         "stored arguments deleted",
         timedelta(minutes=15),
     ),
-    Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore(
+        "old-events",
+        engine.prune_events,
+        "events deleted",
+        timedelta(seconds=5),
+        is_gentle=True,
+    ),
     Chore(
         "long-histories",
         engine.history.trim_histories,
@@ -257,6 +272,12 @@ LOOKING = 5
 """A chore of every round may spend one in so many seconds on looks that find nothing."""
 LONGEST_REST = 10.0
 """Seconds that it rests at most."""
+GENTLY_LOOKING, LONGEST_GENTLE_REST = 50, 60.0
+"""The same of a gentle chore."""
+GENTLE_TURN = 2.0
+"""Seconds after which a gentle chore leaves the round to others."""
+BEHIND = 60.0
+"""Seconds in which a gentle chore has not come to an end until it no longer rests."""
 PATIENCE = 2.0
 """Periods after which the reaper does what a cluster has left undone."""
 
@@ -302,22 +323,41 @@ def send_due(only: Collection[str] = ()) -> None:
 
 @dataclass
 class Rests:
-    """Chores that rest in the next rounds of a process, because they have looked long in vain.
+    """When the chores of a process rest that sweeps again and again.
 
-    A look takes milliseconds. But as long as an open transaction keeps vacuum away, it reads all
-    that was settled since, and would keep a processor busy.
+    Chores of every round rest in the next rounds if they have looked long in vain. A look takes
+    milliseconds. But as long as an open transaction keeps vacuum away, it reads all that was
+    settled since, and would keep a processor busy.
+
+    Gentle ones also rest after each batch for as long as it took. With processors that are mostly
+    busy, a deletion that went on without a rest would make everybody wait.
     """
 
     now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], object] = time.sleep
     _until: dict[str, float] = field(default_factory=dict)
+    _unfinished: dict[str, float] = field(default_factory=dict)
+    """Gentle chore → since when it has not come to an end."""
 
     def has(self, chore: Chore) -> bool:
         return self.now() < self._until.get(chore.name, 0.0)
 
-    def note(self, chore: Chore, since: float, count: int) -> None:
-        """The chore was run from `since` until now, and touched `count` rows."""
+    def note_round(self, chore: Chore, since: float, count: int) -> None:
+        """A chore of every round was run from `since` until now, and touched `count` rows."""
         rest = 0.0 if count else min(LONGEST_REST, (LOOKING - 1) * (self.now() - since))
         self._until[chore.name] = self.now() + rest
+
+    def note_end(self, chore: Chore, since: float) -> None:
+        """A gentle chore found nothing more, which it has looked for since `since`."""
+        self._unfinished.pop(chore.name, None)
+        rest = min(LONGEST_GENTLE_REST, (GENTLY_LOOKING - 1) * (self.now() - since))
+        self._until[chore.name] = self.now() + rest
+
+    def rest_after(self, chore: Chore, since: float) -> None:
+        """Rest, as a gentle chore has done a batch since `since`."""
+        began = self._unfinished.setdefault(chore.name, since)
+        if self.now() - began < BEHIND:
+            self.pause(min(GENTLE_TURN, self.now() - since))
 
 
 def sweep(
@@ -340,17 +380,16 @@ def sweep(
         failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
-    rests = rests or Rests()
     for chore in CHORES:
-        if stop() or (only and chore.name not in only) or rests.has(chore):
+        if stop() or (only and chore.name not in only) or (rests and rests.has(chore)):
             continue
         try:
             if chore.every and not only and not _is_our_turn(chore, give_up):
                 continue
-            since = rests.now()
-            count = run(chore, stop=stop, give_up=give_up)
-            if chore.may_rest:
-                rests.note(chore, since, count)
+            since = rests.now() if rests else 0.0
+            count = run(chore, rests, stop=stop, give_up=give_up)
+            if rests and chore.may_rest:
+                rests.note_round(chore, since, count)
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until the database is back
@@ -377,23 +416,28 @@ def _database_is_away(problem: Exception) -> bool:
 
 def run(
     chore: Chore,
+    rests: Rests | None = None,
     *,
     stop: Callable[[], bool] = lambda: False,
     give_up: Callable[[], object] | None = None,
 ) -> int:
     """Run one chore until it finds nothing more; return how many rows it touched.
 
-    A slow chore that has used up its batches and may have more to do goes on in the next round
-    instead of at its next period. Else what is deleted in a period would be limited, and the
-    tables of a busy server would grow for ever.
+    A slow chore that has used up its batches or its time and may have more to do goes on in the
+    next round instead of at its next period. Else what is deleted in a period would be limited, and
+    the tables of a busy server would grow for ever.
 
     Args:
+        rests: those of a process that sweeps again and again; None means that no chore rests.
         give_up: called in another thread if a batch hangs although its connection was cut.
     """
     total = 0
+    gently = rests if chore.is_gentle else None
+    turn_ends = gently.now() + GENTLE_TURN if gently else 0.0
     with engine.in_one_pass():
         for _ in range(chore.batches or BATCHES):
             limit = STUCK_SLOW if chore.every else STUCK
+            since = gently.now() if gently else 0.0
             with (
                 bounded(f"The chore {chore.name}", limit, give_up),
                 tracing.internal(chore.span) as activity,
@@ -402,8 +446,14 @@ def run(
                 if activity is not None:
                     activity.count(count)
             total += count
+            if not count and gently:
+                gently.note_end(chore, since)
             if not count or stop():
                 return total
+            if gently:
+                gently.rest_after(chore, since)
+                if gently.now() >= turn_ends:
+                    break
     if chore.every:
         _give_back_turn(chore)
     return total
