@@ -277,7 +277,9 @@ GENTLY_LOOKING, LONGEST_GENTLE_REST = 50, 60.0
 GENTLE_TURN = 2.0
 """Seconds after which a gentle chore leaves the round to others."""
 BEHIND = 60.0
-"""Seconds in which a gentle chore has not come to an end until it no longer rests."""
+"""Seconds after which a gentle chore that has not come to an end no longer rests."""
+APART = 5.0
+"""Seconds without it in this process after which another one may have come to its end."""
 PATIENCE = 2.0
 """Periods after which the reaper does what a cluster has left undone."""
 
@@ -336,8 +338,8 @@ class Rests:
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], object] = time.sleep
     _until: dict[str, float] = field(default_factory=dict)
-    _unfinished: dict[str, float] = field(default_factory=dict)
-    """Gentle chore → since when it has not come to an end."""
+    _unfinished: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Gentle chore → since when it has not come to an end, and when its last batch ended."""
 
     def has(self, chore: Chore) -> bool:
         return self.now() < self._until.get(chore.name, 0.0)
@@ -355,9 +357,13 @@ class Rests:
 
     def rest_after(self, chore: Chore, since: float) -> None:
         """Rest, as a gentle chore has done a batch since `since`."""
-        began = self._unfinished.setdefault(chore.name, since)
+        began, ended = self._unfinished.get(chore.name, (since, since))
+        if since - ended > APART:
+            began = since
+        took = self.now() - since
         if self.now() - began < BEHIND:
-            self.pause(min(GENTLE_TURN, self.now() - since))
+            self.pause(min(GENTLE_TURN, took))
+        self._unfinished[chore.name] = began, self.now()
 
 
 def sweep(
