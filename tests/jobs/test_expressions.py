@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Dependency, Event, Job, JobError
+from jobs.store.database import alias
 from jobs.store.expressions import Among
 from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, ago
@@ -50,3 +52,12 @@ def test_among_no_ids_is_no_row_and_no_query(db):
         assert Job.objects.filter(Among("pk", [])).update(queue="other") == 0
 
     assert not len(queries)
+
+
+@pytest.mark.postgres
+def test_on_postgresql_the_ids_are_one_parameter(db):
+    jobs = Job.objects.filter(Among("pk", [JobFactory().pk, JobFactory().pk]))
+
+    _, parameters = jobs.query.get_compiler(alias()).as_sql()
+
+    assert len(parameters) == 1
