@@ -45,6 +45,7 @@ from .contract import (
     stamp,
 )
 from .database import atomic, connection, is_postgresql, run
+from .expressions import Among
 from .sql import BESIDE_PUBLIC
 
 COLUMNS = (
@@ -240,31 +241,28 @@ class PortableStore:
     def complete(
         self, completions: Sequence[Completion], *, followed: bool = False
     ) -> list[Completed]:
-        completed: list[Completed] = []
         with atomic():
-            left: set[UUID] = set()
-            if not followed:
-                ids = [item.job_id for item in completions]
-                waited_for = Job.objects.filter(pk__in=ids, followed=True)
-                left = set(waited_for.values_list("pk", flat=True))
-            for place, item in enumerate(completions):
-                held = _held(item)
-                if item.job_id in left:
-                    completed.append(Completed(place, None, None, None))
-                    continue
-                moved = held.transition(
+            held = _lock_held(completions)
+            theirs = [item for item in completions if item.job_id in held]
+            done = [item for item in theirs if followed or not held[item.job_id]]
+            for (result, unfenced), ids in _by_outcome(done):
+                Job.objects.filter(Among("pk", ids)).transition(
                     Event.ACK,
                     State.COMPLETED,
-                    result=item.result,
+                    result=result,
                     finished_by=F("reserved_by"),
-                    unfenced=item.worker_id is None,
+                    unfenced=unfenced,
                 )
-                if moved:
-                    job = Job.objects.defer("args", "meta", "result").get(pk=item.job_id)
-                    record([_completed_event(job)])
-                    completed.append(
-                        Completed(place, job.attempt, job.max_attempts, job.finished_at)
-                    )
+            ids = [item.job_id for item in done]
+            found = Job.objects.defer("args", "meta", "result").filter(Among("pk", ids))
+            jobs = {job.pk: job for job in found}
+            record([_completed_event(jobs[job_id]) for job_id in ids])
+        completed: list[Completed] = []
+        for place, item in enumerate(completions):
+            if (job := jobs.get(item.job_id)) is not None:
+                completed.append(Completed(place, job.attempt, job.max_attempts, job.finished_at))
+            elif item.job_id in held:
+                completed.append(Completed(place, None, None, None))
         return completed
 
     def complete_and_claim(
@@ -455,14 +453,34 @@ def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJ
     ]
 
 
-def _held(item: Completion) -> Any:
-    """Match the job if the sender holds it: by worker, and by attempt where it gives one."""
-    jobs = Job.objects.active().filter(pk=item.job_id)
-    if item.worker_id is not None:
-        jobs = jobs.filter(reserved_by=item.worker_id)
-    if item.attempt is not None:
-        jobs = jobs.filter(attempt=item.attempt)
-    return jobs
+def _lock_held(completions: Sequence[Completion]) -> dict[UUID, bool]:
+    """Lock the jobs that their senders hold; return whether others wait for each.
+
+    A sender is known by worker, and by attempt where it gives one.
+    """
+    senders = {item.job_id: item for item in completions}
+    # Locked in id order, like every batch.
+    active = Job.objects.active().filter(Among("pk", senders)).order_by("pk").select_for_update()
+    return {
+        job_id: followed
+        for job_id, holder, attempt, followed in active.values_list(
+            "pk", "reserved_by", "attempt", "followed"
+        )
+        if senders[job_id].worker_id in (None, holder)
+        and senders[job_id].attempt in (None, attempt)
+    }
+
+
+def _by_outcome(
+    completions: Sequence[Completion],
+) -> Iterable[tuple[tuple[Any, bool], list[UUID]]]:
+    """Group the ids by the result, and whether the sender is unknown."""
+    groups: dict[tuple[bytes, bool], tuple[Any, list[UUID]]] = {}
+    for item in completions:
+        # Compared in the form sent: in Python, 1 and True are equal.
+        key = orjson.dumps(item.result), item.worker_id is None
+        groups.setdefault(key, (item.result, []))[1].append(item.job_id)
+    return [((result, unfenced), ids) for (_, unfenced), (result, ids) in groups.items()]
 
 
 def _completed_event(job: Job) -> EventRow:
