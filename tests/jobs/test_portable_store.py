@@ -6,9 +6,11 @@ import threading
 
 import pytest
 from django.core.checks import run_checks
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import engine
+from jobs.engine import Completion
 from jobs.models import Event, Job
 from jobs.record import events
 from jobs.spec.validation import new_job
@@ -78,6 +80,18 @@ def test_two_workers_never_get_the_same_job():
 
     assert len(got) == len(set(got)) == 8
     assert Job.objects.active().count() == 8
+
+
+def test_a_list_of_acks_takes_as_many_statements_as_one(db):
+    def ack(count: int) -> int:
+        jobs = JobFactory.create_batch(count, active=True, reserved_by="worker-1")
+        with CaptureQueriesContext(connection) as statements:
+            engine.complete([Completion(job.pk, worker_id="worker-1") for job in jobs])
+        assert Job.objects.active().count() == 0
+        return len(statements)
+
+    ack(1)  # the first statement of a connection may ask more
+    assert ack(20) == ack(1)
 
 
 @pytest.fixture

@@ -48,6 +48,19 @@ def test_any_json_value_may_be_the_result(db, result):
     assert type(job.result) is type(result)
 
 
+def test_each_job_of_a_list_gets_its_own_result(db):
+    results = [1, True, None, 1, 1.0, "1", [1], [True]]
+    jobs = JobFactory.create_batch(len(results), active=True)
+
+    engine.complete(
+        [Completion(job.pk, result=result) for job, result in zip(jobs, results, strict=True)]
+    )
+
+    for job, result in zip(jobs, results, strict=True):
+        job.refresh_from_db()
+        assert repr(job.result) == repr(result)
+
+
 def test_only_the_holder_may_ack(db):
     job = JobFactory(active=True, reserved_by="worker-1")
 
