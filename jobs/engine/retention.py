@@ -53,16 +53,17 @@ NOTHING_LEFT = object()
 
 
 class Place(NamedTuple):
-    """Where the next pass begins."""
+    """Where passes begin after a long look at the oldest rows."""
 
     at: Any
     until: float
-    """Monotonic time from which on it begins with the oldest row again."""
+    """Monotonic time of the next look at the oldest rows."""
 
 
 SHARE = 20
-"""That is at least so many times as long as such a look takes."""
+"""The time until that is so many times as long as the last such look took."""
 _places: dict[str, Place] = {}
+"""By kind."""
 
 ALL_AGAIN = 3600.0
 """Seconds after which jobs that are few among others are looked for from the oldest on."""
