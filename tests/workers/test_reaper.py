@@ -158,12 +158,14 @@ def test_a_chore_that_has_more_to_do_or_a_period_of_its_own_does_not_rest(monkey
 
 
 class Machine:
-    """A clock, and a gentle chore whose batches take half a second each."""
+    """A clock, and a throttled chore whose batches take half a second each."""
 
     def __init__(self, monkeypatch, batches: int) -> None:
         self.now, self.left = 0.0, batches
         self.said: list[str] = []
-        self.chore = Chore("gentle", self.batch, "things", timedelta(minutes=1), is_gentle=True)
+        self.chore = Chore(
+            "throttled", self.batch, "things", timedelta(minutes=1), is_throttled=True
+        )
         self.rests = reaper.Rests(now=lambda: self.now, pause=self.pause)
         monkeypatch.setattr(reaper, "CHORES", (self.chore,))
         monkeypatch.setattr(reaper, "take_turn", lambda chore: True)
@@ -184,11 +186,11 @@ class Machine:
         return self.said
 
 
-def test_a_gentle_chore_rests_as_long_as_its_batches_take_and_leaves_the_round_to_others(
+def test_a_throttled_chore_rests_as_long_as_its_batches_take_and_leaves_the_round_to_others(
     db, monkeypatch
 ):
     machine = Machine(monkeypatch, batches=3)
-    Sweep.objects.create(name="gentle", ran_at=timezone.now())
+    Sweep.objects.create(name="throttled", ran_at=timezone.now())
 
     assert machine.sweep() == ["batch", "rest 0.5"] * 2
     due = Sweep.objects.filter(ran_at__lte=timezone.now() - timedelta(minutes=2))
@@ -196,7 +198,7 @@ def test_a_gentle_chore_rests_as_long_as_its_batches_take_and_leaves_the_round_t
     assert machine.sweep() == ["batch", "rest 0.5", "look"]
 
 
-def test_a_gentle_chore_that_does_not_come_to_an_end_no_longer_rests(db, monkeypatch):
+def test_a_throttled_chore_that_does_not_come_to_an_end_no_longer_rests(db, monkeypatch):
     machine = Machine(monkeypatch, batches=1000)
     while machine.now < reaper.BEHIND:
         assert machine.sweep() == ["batch", "rest 0.5"] * 2
@@ -210,7 +212,7 @@ def test_a_gentle_chore_that_does_not_come_to_an_end_no_longer_rests(db, monkeyp
     assert machine.sweep() == ["batch", "rest 0.5"] * 2
 
 
-def test_a_gentle_chore_rests_again_if_another_process_may_have_come_to_its_end(db, monkeypatch):
+def test_a_throttled_chore_rests_again_if_another_process_may_have_come_to_its_end(db, monkeypatch):
     machine = Machine(monkeypatch, batches=1000)
     machine.sweep()
 
@@ -219,7 +221,7 @@ def test_a_gentle_chore_rests_again_if_another_process_may_have_come_to_its_end(
     assert machine.sweep() == ["batch", "rest 0.5"] * 2
 
 
-def test_a_gentle_chore_that_looks_long_for_nothing_more_looks_less_often(db, monkeypatch):
+def test_a_throttled_chore_that_looks_long_for_nothing_more_looks_less_often(db, monkeypatch):
     machine = Machine(monkeypatch, batches=1)
 
     assert machine.sweep() == ["batch", "rest 0.5", "look"]
@@ -230,7 +232,7 @@ def test_a_gentle_chore_that_looks_long_for_nothing_more_looks_less_often(db, mo
     assert machine.sweep() == ["look"]
 
 
-def test_a_gentle_chore_takes_no_rest_in_a_process_that_runs_once(db, monkeypatch):
+def test_a_throttled_chore_takes_no_rest_in_a_process_that_runs_once(db, monkeypatch):
     machine = Machine(monkeypatch, batches=10)
 
     reaper.sweep()

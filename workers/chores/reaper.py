@@ -165,8 +165,8 @@ class Chore:
     """Most batches in a row, so that the others get their turn; None means `BATCHES`."""
     span: str = ""
     """Its OpenTelemetry span, if it has done something (OJS distributed tracing §4.2)."""
-    is_gentle: bool = False
-    """Nobody waits for it, so it leaves the machine to others: see `Rests`."""
+    is_throttled: bool = False
+    """No one waits for it: it rests after each batch, so that other work is not slowed down."""
 
     @property
     def may_rest(self) -> bool:
@@ -218,7 +218,7 @@ CHORES = (
         engine.prune_jobs,
         "finished jobs deleted",
         timedelta(seconds=5),
-        is_gentle=True,
+        is_throttled=True,
     ),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
@@ -239,7 +239,7 @@ CHORES = (
         engine.prune_events,
         "events deleted",
         timedelta(seconds=5),
-        is_gentle=True,
+        is_throttled=True,
     ),
     Chore(
         "long-histories",
@@ -272,14 +272,14 @@ LOOKING = 5
 """A chore of every round may spend one in so many seconds on looks that find nothing."""
 LONGEST_REST = 10.0
 """Seconds that it rests at most."""
-GENTLY_LOOKING, LONGEST_GENTLE_REST = 50, 60.0
-"""The same of a gentle chore."""
-GENTLE_TURN = 2.0
-"""Seconds after which a gentle chore leaves the round to others."""
+THROTTLED_LOOKING, LONGEST_THROTTLED_REST = 50, 60.0
+"""The same for a throttled chore, which looks less often."""
+THROTTLED_TURN = 2.0
+"""Seconds after which a throttled chore leaves the round to the next chore."""
 BEHIND = 60.0
-"""Seconds after which a gentle chore that has not come to an end no longer rests."""
+"""Seconds after which a throttled chore that still has more to do no longer rests."""
 APART = 5.0
-"""Seconds without it in this process after which another one may have come to its end."""
+"""Seconds without a batch in this process after which another may have finished the chore."""
 PATIENCE = 2.0
 """Periods after which the reaper does what a cluster has left undone."""
 
@@ -325,44 +325,46 @@ def send_due(only: Collection[str] = ()) -> None:
 
 @dataclass
 class Rests:
-    """When the chores of a process rest that sweeps again and again.
+    """When chores rest in a process that sweeps again and again.
 
-    Chores of every round rest in the next rounds if they have looked long in vain. A look takes
-    milliseconds. But as long as an open transaction keeps vacuum away, it reads all that was
-    settled since, and would keep a processor busy.
+    A chore that has looked long in vain rests in the next rounds. A look takes milliseconds. But as
+    long as an open transaction keeps vacuum away, it reads all that was settled since, and would
+    keep a processor busy.
 
-    Gentle ones also rest after each batch for as long as it took. With processors that are mostly
-    busy, a deletion that went on without a rest would make everybody wait.
+    A throttled chore also rests after each batch, for as long as the batch took. On a machine whose
+    processors are mostly busy, everything else would be slow until it had finished.
     """
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], object] = time.sleep
+    throttles: bool = True
+    """False in a process that runs a chore once: it is to finish soon."""
     _until: dict[str, float] = field(default_factory=dict)
     _unfinished: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Gentle chore → since when it has not come to an end, and when its last batch ended."""
+    """Throttled chore → since when it has had more to do, and when its last batch ended."""
 
     def has(self, chore: Chore) -> bool:
         return self.now() < self._until.get(chore.name, 0.0)
 
-    def note_round(self, chore: Chore, since: float, count: int) -> None:
-        """A chore of every round was run from `since` until now, and touched `count` rows."""
-        rest = 0.0 if count else min(LONGEST_REST, (LOOKING - 1) * (self.now() - since))
-        self._until[chore.name] = self.now() + rest
-
-    def note_end(self, chore: Chore, since: float) -> None:
-        """A gentle chore found nothing more, which it has looked for since `since`."""
+    def note_vain(self, chore: Chore, since: float) -> None:
+        """The chore has looked since `since`, and found nothing."""
         self._unfinished.pop(chore.name, None)
-        rest = min(LONGEST_GENTLE_REST, (GENTLY_LOOKING - 1) * (self.now() - since))
-        self._until[chore.name] = self.now() + rest
+        looking, longest = (
+            (THROTTLED_LOOKING, LONGEST_THROTTLED_REST)
+            if chore.is_throttled
+            else (LOOKING, LONGEST_REST)
+        )
+        now = self.now()
+        self._until[chore.name] = now + min(longest, (looking - 1) * (now - since))
 
     def rest_after(self, chore: Chore, since: float) -> None:
-        """Rest, as a gentle chore has done a batch since `since`."""
+        """Rest after a batch of a throttled chore that began at `since`."""
         began, ended = self._unfinished.get(chore.name, (since, since))
         if since - ended > APART:
             began = since
-        took = self.now() - since
-        if self.now() - began < BEHIND:
-            self.pause(min(GENTLE_TURN, took))
+        now = self.now()
+        if now - began < BEHIND:
+            self.pause(min(THROTTLED_TURN, now - since))
         self._unfinished[chore.name] = began, self.now()
 
 
@@ -386,16 +388,14 @@ def sweep(
         failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
+    rests = rests or Rests(throttles=False)
     for chore in CHORES:
-        if stop() or (only and chore.name not in only) or (rests and rests.has(chore)):
+        if stop() or (only and chore.name not in only) or rests.has(chore):
             continue
         try:
             if chore.every and not only and not _is_our_turn(chore, give_up):
                 continue
-            since = rests.now() if rests else 0.0
             count = run(chore, rests, stop=stop, give_up=give_up)
-            if rests and chore.may_rest:
-                rests.note_round(chore, since, count)
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until the database is back
@@ -437,13 +437,14 @@ def run(
         rests: those of a process that sweeps again and again; None means that no chore rests.
         give_up: called in another thread if a batch hangs although its connection was cut.
     """
+    rests = rests or Rests(throttles=False)
+    is_throttled = chore.is_throttled and rests.throttles
     total = 0
-    gently = rests if chore.is_gentle else None
-    turn_ends = gently.now() + GENTLE_TURN if gently else 0.0
+    began = rests.now()
     with engine.in_one_pass():
         for _ in range(chore.batches or BATCHES):
+            since = rests.now()
             limit = STUCK_SLOW if chore.every else STUCK
-            since = gently.now() if gently else 0.0
             with (
                 bounded(f"The chore {chore.name}", limit, give_up),
                 tracing.internal(chore.span) as activity,
@@ -452,13 +453,13 @@ def run(
                 if activity is not None:
                     activity.count(count)
             total += count
-            if not count and gently:
-                gently.note_end(chore, since)
+            if not count and (chore.is_throttled or (chore.may_rest and not total)):
+                rests.note_vain(chore, since)
             if not count or stop():
                 return total
-            if gently:
-                gently.rest_after(chore, since)
-                if gently.now() >= turn_ends:
+            if is_throttled:
+                rests.rest_after(chore, since)
+                if rests.now() - began >= THROTTLED_TURN:
                     break
     if chore.every:
         _give_back_turn(chore)
