@@ -245,13 +245,13 @@ class PortableStore:
             held = _lock_held(completions)
             theirs = [item for item in completions if item.job_id in held]
             done = [item for item in theirs if followed or not held[item.job_id]]
-            for (result, unfenced), ids in _by_outcome(done):
-                Job.objects.filter(Among("pk", ids)).transition(
+            for alike in _alike(done):
+                Job.objects.filter(Among("pk", [item.job_id for item in alike])).transition(
                     Event.ACK,
                     State.COMPLETED,
-                    result=result,
+                    result=alike[0].result,
                     finished_by=F("reserved_by"),
-                    unfenced=unfenced,
+                    unfenced=alike[0].worker_id is None,
                 )
             ids = [item.job_id for item in done]
             found = Job.objects.defer("args", "meta", "result").filter(Among("pk", ids))
@@ -471,16 +471,14 @@ def _lock_held(completions: Sequence[Completion]) -> dict[UUID, bool]:
     }
 
 
-def _by_outcome(
-    completions: Sequence[Completion],
-) -> Iterable[tuple[tuple[Any, bool], list[UUID]]]:
-    """Group the ids by the result, and whether the sender is unknown."""
-    groups: dict[tuple[bytes, bool], tuple[Any, list[UUID]]] = {}
+def _alike(completions: Sequence[Completion]) -> Iterable[list[Completion]]:
+    """Group those that change their jobs in the same way."""
+    groups: dict[tuple[bytes, bool], list[Completion]] = {}
     for item in completions:
         # Compared in the form sent: in Python, 1 and True are equal.
         key = orjson.dumps(item.result), item.worker_id is None
-        groups.setdefault(key, (item.result, []))[1].append(item.job_id)
-    return [((result, unfenced), ids) for (_, unfenced), (result, ids) in groups.items()]
+        groups.setdefault(key, []).append(item)
+    return groups.values()
 
 
 def _completed_event(job: Job) -> EventRow:
