@@ -18,7 +18,6 @@ from ..record.events import PREVIOUS, job_event, record
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic
-from ..store.expressions import Among
 from .control import cancel_jobs
 from .control import retry as retry_dead
 from .retention import erase, unattached
@@ -64,7 +63,7 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
         over = [job.pk for job in batch if job.state != State.RETRYABLE]
         retry_dead(over, cancelled=cancelled)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
-        _these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
+        Job.objects.these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
         data = {"retried": True, PREVIOUS: "retryable"}
         record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
@@ -93,10 +92,6 @@ def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> li
 
     alone = jobs.filter(workflow__isnull=True, followed=False)
     return _in_batches(alone, frozenset(states) - {State.ACTIVE}, move, most)
-
-
-def _these(batch: list[Job]) -> JobQuerySet:
-    return Job.objects.filter(Among("pk", [job.pk for job in batch]))
 
 
 def _in_batches(

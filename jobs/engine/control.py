@@ -153,7 +153,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             .only("type", "queue", "state", "attempt", "meta")
         )
         _count_replays(jobs, now)
-        moved = Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
+        moved = Job.objects.these(jobs).transition(
             Event.RETRY,
             State.AVAILABLE,
             attempt=0,

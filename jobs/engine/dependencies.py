@@ -172,9 +172,7 @@ def _free(jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     _inherit([job.pk for job in jobs if job.parent_results is not None])
-    Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
-        Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
-    )
+    Job.objects.these(jobs).transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
     now = clock.now()
     record(first_enqueued(job, time=now) for job in jobs)
     wakeup.notify({job.queue for job in jobs})
@@ -207,9 +205,7 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
         .select_for_update(skip_locked=skip)
         .only("type", "queue", "state", "attempt", "followed")
     )
-    Job.objects.filter(Among("pk", [job.pk for job in jobs])).transition(
-        Event.CANCEL, State.CANCELLED
-    )
+    Job.objects.these(jobs).transition(Event.CANCEL, State.CANCELLED)
     now = clock.now()
     record(
         job_event("job.cancelled", job, time=now, data={"reason": reason, PREVIOUS: str(job.state)})

@@ -26,7 +26,7 @@ def discard_waiting(
 
     The caller records the events.
     """
-    waiting = Job.objects.filter(pk__in=[job.pk for job in jobs])
+    waiting = Job.objects.these(jobs)
     waiting.transition(Event.EXPIRE, State.DISCARDED)
     JobError.objects.bulk_create(
         JobError(job=job, attempt=job.attempt, type=code, message=message, occurred_at=now)

@@ -220,13 +220,9 @@ def _promote_due(queue: str) -> None:
         .only("type", "queue", "attempt")[:BATCH]
     )
     if due:
-        _batch(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
+        Job.objects.these(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
         record(job_event("job.enqueued", job, time=now) for job in due)
-
-
-def _batch(jobs: Sequence[Job]) -> JobQuerySet:
-    return Job.objects.filter(pk__in=[job.pk for job in jobs])
 
 
 def _oldest(queue: str, key: str) -> list[Job]:
@@ -254,7 +250,7 @@ def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
 def _reschedule(queue: str, key: str, until: datetime) -> None:
     """Postpone a batch of jobs until the limit may allow them (§6.2 `reschedule`)."""
     jobs = _oldest(queue, key)
-    _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
+    Job.objects.these(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
     data = {"scheduled_at": until.isoformat(), PREVIOUS: "available"}
     now = clock.now()
     record(job_event("job.scheduled", job, time=now, data=data) for job in jobs)

@@ -199,7 +199,7 @@ def _move(name: str, target: str) -> int:
     def move(batch: list[Job]) -> tuple[int, list[UUID]]:
         if any(job.rate_key for job in batch):
             Queue.objects.filter(pk=target).update(has_limits=True)
-        return Job.objects.filter(pk__in=[job.pk for job in batch]).update(queue=target), []
+        return Job.objects.these(batch).update(queue=target), []
 
     touched = _each_batch(name, move)
     wakeup.notify([target])

@@ -106,9 +106,7 @@ def discard_expired() -> int:
         )
         if not stale:
             return 0
-        Job.objects.filter(Among("pk", [job.pk for job in stale])).transition(
-            Event.EXPIRE, State.DISCARDED
-        )
+        Job.objects.these(stale).transition(Event.EXPIRE, State.DISCARDED)
         late = {job.pk: error for job in stale if (error := _outwaited(job, now))}
         JobError.objects.bulk_create(late.values())
         record(

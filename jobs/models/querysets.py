@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
@@ -10,10 +10,10 @@ from django.db.models import F, Func, Q
 from django.db.models.functions import Now
 
 from ..spec.lifecycle import TERMINAL, Event, State, sources
-from ..store.expressions import JSONArrayWithin
+from ..store.expressions import Among, JSONArrayWithin
 
 if TYPE_CHECKING:
-    from . import Job  # noqa: F401 (names the row type below)
+    from . import Job
 
 
 class EventTxid(Func):
@@ -30,6 +30,10 @@ class EventTxid(Func):
 
 
 class JobQuerySet(models.QuerySet["Job"]):
+    def these(self, jobs: Iterable[Job]) -> JobQuerySet:
+        """Jobs that were read before, usually a locked batch."""
+        return self.filter(Among("pk", [job.pk for job in jobs]))
+
     def active(self) -> JobQuerySet:
         return self.filter(state=State.ACTIVE)
 

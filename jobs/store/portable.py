@@ -326,7 +326,7 @@ class PortableStore:
             )
             spent = [job for job in jobs if not job.has_attempts_left]
             again = [job for job in jobs if job.has_attempts_left]
-            Job.objects.filter(pk__in=[job.pk for job in again]).transition(
+            Job.objects.these(again).transition(
                 Event.TIMEOUT,
                 State.AVAILABLE,
                 attempt=F("attempt") + 1,
@@ -360,9 +360,7 @@ class PortableStore:
                 .only("type", "queue", "attempt")[:BATCH_SIZE]
             )
             if due:
-                Job.objects.filter(pk__in=[job.pk for job in due]).transition(
-                    Event.TIMER, State.AVAILABLE, enqueued_at=Now()
-                )
+                Job.objects.these(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
                 record(job_event("job.enqueued", job, time=now) for job in due)
                 wakeup.notify({job.queue for job in due})
         return len(due)
