@@ -1,7 +1,8 @@
 """Roll-ups of single queues (OJS admin API §10.2) and of single types of jobs.
 
-Part of each round of `rollup`. A minute in which a queue or type did nothing has no row, and of
-very many only the busiest are kept: the tables are bounded whatever names clients use.
+Part of each round of `rollup`: what is counted for them adds up to the roll-up of all jobs. A
+minute in which a queue or type did nothing has no row, and of very many only the busiest are kept:
+the tables are bounded whatever names clients use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from django.db.models import Count, QuerySet
 from django.db.models.functions import TruncMinute
 
-from ..models import Job, JobError, QueueRollup, TypeRollup
+from ..models import Job, JobError, QueueRollup, Rollup, TypeRollup
 from ..spec.identifiers import first_uuid7
 from ..spec.lifecycle import State
 from .histogram import Bucket, added, put
@@ -51,12 +52,17 @@ def created(start: datetime, end: datetime) -> QuerySet[Job]:
     return jobs.filter(created_at__gte=start, created_at__lt=end)
 
 
-def count(start: datetime, end: datetime) -> None:
-    """Replace the roll-ups of each queue and each type for the minutes from `start` to `end`."""
+def count(start: datetime, end: datetime, totals: Mapping[datetime, Rollup]) -> None:
+    """Replace the roll-ups of each queue and each type for the minutes from `start` to `end`.
+
+    Args:
+        totals: an empty roll-up for each of these minutes, which gets what all of them add up to.
+    """
     found: dict[Any, dict[tuple[datetime, str], Any]] = {model: {} for model in COLUMNS}
 
     def of(minute: datetime, names: Mapping[str, Any]) -> Iterator[Any]:
-        """The roll-ups of a minute that a queue and a type belong to."""
+        """The roll-ups of a minute to which a job of this queue and type belongs."""
+        yield totals[minute]
         for model, column in COLUMNS.items():
             name = names[column]
             if (minute, name) not in found[model]:

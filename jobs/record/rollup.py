@@ -14,15 +14,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, Min, Q, QuerySet
-from django.db.models.functions import TruncMinute
 
-from ..models import Job, JobError, QueueSample, Rollup, RollupMark
+from ..models import Job, QueueSample, Rollup, RollupMark
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.database import atomic, connection
 from . import parts
 from .dashboard import INDEXED, moment_of
-from .histogram import Bucket, added, put
+from .histogram import added
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -71,7 +70,6 @@ def step() -> bool:
         end = min(now, start + STEP + LATE)
         _count(start, end)
         sum_hours(Rollup, start, end, COUNTED, SAMPLED)
-        parts.count(start, end)
         RollupMark.objects.filter(pk="jobs").update(until=end)
     return end < now
 
@@ -94,37 +92,13 @@ def _count(start: datetime, end: datetime) -> None:
     while minute < end:
         found[minute] = Rollup(resolution=60, start=minute, waits={}, runs={})
         minute += MINUTE
-    finished = Job.objects.filter(finished_at__gte=start, finished_at__lt=end)
-    completed = (
-        finished.filter(state=State.COMPLETED)
-        .order_by()
-        .annotate(minute=TruncMinute("finished_at"), wait=Bucket("enqueued_at", "started_at"))
-        .values("minute", "wait", run=Bucket("started_at", "finished_at"))
-        .annotate(jobs=Count("pk"))
-    )
-    for row in completed:
-        rollup, jobs = found[row["minute"]], row["jobs"]
-        rollup.completed += jobs
-        for histogram, bucket in ((rollup.waits, row["wait"]), (rollup.runs, row["run"])):
-            put(histogram, bucket, jobs)
-    for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
-        found[minute].discarded = count
-    for minute, count in _per_minute(parts.created(start, end), "created_at"):
-        found[minute].enqueued = count
-    errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
-    for minute, count in _per_minute(errors, "occurred_at"):
-        found[minute].failed = count
+    parts.count(start, end, found)
     Rollup.objects.bulk_create(
         found.values(),
         update_conflicts=True,
         unique_fields=["resolution", "start"],
         update_fields=COUNTED,
     )
-
-
-def _per_minute(rows: QuerySet[Any], moment: str) -> Iterable[tuple[datetime, int]]:
-    minutes = rows.order_by().annotate(minute=TruncMinute(moment)).values("minute")
-    return minutes.annotate(count=Count("pk")).values_list("minute", "count")
 
 
 def sum_hours(

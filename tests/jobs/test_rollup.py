@@ -121,6 +121,18 @@ def test_a_job_that_waited_no_time_at_all_is_in_the_first_bucket():
     assert histogram == {"0": 1}
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("power", [3, 6, 7, 13, 14, 24])
+def test_a_bucket_begins_with_a_power_of_two(power):
+    """Of milliseconds. SQLite, which reads a time of day as a fraction, may be a little below."""
+    settled(200, wait=2**power / 1000)
+    catch_up()
+
+    (histogram,) = Rollup.objects.filter(resolution=60, completed=1).values_list("waits", flat=True)
+
+    assert histogram == {str(2 * power): 1}
+
+
 def test_a_sample_tells_how_deep_each_queue_is_and_since_when():
     oldest = JobFactory(queue="mail", created_at=ago(100))
     JobFactory(queue="mail")
@@ -282,3 +294,19 @@ def test_types_are_counted_like_queues():
     assert sums(TypeRollup, "type") == {"a": (2, 0), "b": (1, 1)}
     assert sums(QueueRollup, "queue") == {"x": (2, 0), "y": (1, 0), "default": (0, 1)}
     assert TypeRollup.objects.filter(type="a", resolution=60).first().runs == {"23": 2}
+
+
+def test_all_jobs_are_what_the_queues_and_what_the_types_add_up_to():
+    for queue, kind in (("x", "a"), ("y", "a"), ("x", "b")):
+        settled(200, type=kind, queue=queue, wait=2.0, run=4.0)
+    dead = JobFactory(type="c", queue="z", dead=True, created_at=ago(250), finished_at=ago(200))
+    JobErrorFactory(job=dead, occurred_at=ago(200))
+    rollup.roll_up()
+
+    names = ("enqueued", "completed", "failed", "discarded")
+    assert [total(name) for name in names] == [4, 3, 1, 1]
+    for model in (QueueRollup, TypeRollup):
+        sums = model.objects.filter(resolution=60).aggregate(*map(Sum, names))
+        assert [sums[f"{name}__sum"] for name in names] == [4, 3, 1, 1]
+    (minute,) = Rollup.objects.filter(resolution=60, completed__gt=0)
+    assert (minute.waits, minute.runs) == ({"21": 3}, {"23": 3})
