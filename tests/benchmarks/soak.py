@@ -270,8 +270,10 @@ class Soak:
 
 
 async def _begin(clients: Clients, rate: float | None) -> Load:
-    producers = await clients.connect_many(PRODUCERS)
-    workers = await clients.connect_many(WORKERS)
+    # The kernel alone might give nearly all of them to one process, and another run would not be
+    # comparable with this one.
+    producers = await clients.connect_evenly(PRODUCERS)
+    workers = await clients.connect_evenly(WORKERS)
     load = Load(rate)
     for line in producers:
         clients.background(load.produce(line))

@@ -161,13 +161,20 @@ class Clients:
 
     async def connect(self) -> Line:
         async with self._turns:
-            streams = await asyncio.open_connection(HOST, self.server.port)
-        line = Line(self._key, self.queue, *streams)
-        self._lines.append(line)
-        return line
+            return self._line(*await asyncio.open_connection(HOST, self.server.port))
 
     async def connect_many(self, count: int) -> list[Line]:
         return await asyncio.gather(*(self.connect() for _ in range(count)))
+
+    async def connect_evenly(self, count: int) -> list[Line]:
+        """Connect as often to each process of the server; `count` is small."""
+        found = await asyncio.to_thread(self.server.connect, count)
+        return [self._line(*await asyncio.open_connection(sock=each)) for each in found]
+
+    def _line(self, *streams: Any) -> Line:
+        line = Line(self._key, self.queue, *streams)
+        self._lines.append(line)
+        return line
 
     async def warm_up(self) -> None:
         """Let the server load and connect what its first requests need."""
