@@ -44,9 +44,6 @@ def _count_batch() -> bool:
     # Queried before the transaction, which may keep the snapshot that it begins with.
     horizon = events.horizon()
     skip = connection().features.has_select_for_update_skip_locked
-    columns = ["id", "type", "worker_id"]
-    if ojs_settings.METRICS:
-        columns += counters.READ
     with atomic():
         # The row is both cursor and lock: an event is counted once, by one process.
         tally = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
@@ -55,25 +52,28 @@ def _count_batch() -> bool:
         former = None if tally.event_id else _former()
         if former is None:
             fresh = Event.objects.filter(id__gt=tally.event_id, id__lte=horizon)
-            rows = list(_read(fresh, columns)[:BATCH])
+            rows = _read(fresh.order_by("id")[:BATCH])
             if not rows:
                 return False
             last = rows[-1].id
         elif former.id <= horizon:
-            rows = list(_read(Event.objects.filter(events.overtaken(former)), columns))
+            rows = _read(Event.objects.filter(events.overtaken(former)).order_by("id"))
             last = former.id
             EventCursor.objects.filter(pk=FORMER).update(txid=TAKEN_OVER)
         else:
             return False
-        counters.add(rows)
+        if ojs_settings.METRICS:
+            counters.add(rows)
         # Last, because heartbeats wait for the workers' rows.
         _count_outcomes(rows)
         EventCursor.objects.filter(pk=NAME).update(event_id=last)
     return former is not None or len(rows) == BATCH
 
 
-def _read(fresh: QuerySet[Event], columns: Sequence[str]) -> Any:
-    return fresh.order_by("id").values_list(*columns, named=True)
+def _read(fresh: QuerySet[Event]) -> Sequence[Any]:
+    if ojs_settings.METRICS:
+        return counters.read(fresh)
+    return list(fresh.values_list("id", "type", "worker_id", named=True))
 
 
 def _former() -> events.Cursor | None:
