@@ -35,10 +35,10 @@ def _tables(editor, table):
             yield name, dict(zip(options, values, strict=True))
 
 
-def forwards(apps, editor):
+def add(editor, wanted):
     if editor.connection.vendor != 'postgresql':
         return
-    for table, settings in SETTINGS.items():
+    for table, settings in wanted.items():
         for name, present in _tables(editor, table):
             # What an operator has set stays.
             missing = ', '.join(f'{key} = {value}' for key, value in settings.items() if key not in present)
@@ -47,14 +47,22 @@ def forwards(apps, editor):
                 editor.execute(f'ALTER TABLE {name} SET ({missing})', params=None)
 
 
-def backwards(apps, editor):
+def take_back(editor, wanted):
     if editor.connection.vendor != 'postgresql':
         return
-    for table, settings in SETTINGS.items():
+    for table, settings in wanted.items():
         for name, present in _tables(editor, table):
             ours = ', '.join(key for key, value in settings.items() if present.get(key) == value)
             if ours:
                 editor.execute(f'ALTER TABLE {name} RESET ({ours})', params=None)
+
+
+def forwards(apps, editor):
+    add(editor, SETTINGS)
+
+
+def backwards(apps, editor):
+    take_back(editor, SETTINGS)
 
 
 class Migration(migrations.Migration):

@@ -40,6 +40,26 @@ def test_a_table_of_ten_million_rows_is_vacuumed_after_no_more_dead_ones_than_a_
     assert int(given["autovacuum_vacuum_threshold"]) <= 200_000
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_a_vacuum_does_not_sleep_most_of_the_time(table):
+    assert int(settings(table)["autovacuum_vacuum_cost_limit"]) > 200  # PostgreSQL's default
+
+
+def test_nor_is_an_operators_own_pace_changed(at_the_newest):
+    migrate("0033_dead_letter_choices")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE ojs_jobs_job SET (autovacuum_vacuum_cost_limit = 7)")
+
+    migrate("0034_vacuum_pace")
+    assert settings("ojs_jobs_job")["autovacuum_vacuum_cost_limit"] == "7"
+
+    migrate("0033_dead_letter_choices")
+    assert settings("ojs_jobs_job")["autovacuum_vacuum_cost_limit"] == "7"
+    assert "autovacuum_vacuum_cost_limit" not in settings("ojs_jobs_event")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE ojs_jobs_job RESET (autovacuum_vacuum_cost_limit)")
+
+
 def test_what_an_operator_has_set_survives_an_upgrade_and_the_way_back(at_the_newest):
     migrate("0030_pool_rules")
     assert [settings(table) for table in TABLES] == [{}, {}]
