@@ -21,7 +21,7 @@ from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
 from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive
-from .store.choice import CHOICES, POSTGRESQL
+from .store.choice import CHOICES, CITUS, POSTGRESQL
 from .store.database import alias, is_postgresql
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
@@ -148,8 +148,10 @@ def _check_store(options: conf.Settings) -> list[checks.CheckMessage]:
         known = ", ".join(map(repr, CHOICES))
         message = f'OJS["STORE"] is one of {known}, not {options.STORE!r}.'
         return [checks.Error(message, id="ojs.E030")]
-    if options.STORE == POSTGRESQL and not is_postgresql():
-        message = f'OJS["STORE"] is {POSTGRESQL!r}, and the database {alias()!r} is not PostgreSQL.'
+    if options.STORE in (POSTGRESQL, CITUS) and not is_postgresql():
+        message = (
+            f'OJS["STORE"] is {options.STORE!r}, and the database {alias()!r} is not PostgreSQL.'
+        )
         return [checks.Error(message, hint='Leave it out: the default is "auto".', id="ojs.E030")]
     return _check_standby(options.READ_DATABASE)
 

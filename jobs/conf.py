@@ -138,8 +138,8 @@ class Settings:
     # The database
     STORE: str = option(
         "auto",
-        "Statements that write jobs: `auto`: those for the database; `postgresql`; `portable`: "
-        "those that every database takes, also on PostgreSQL, such as for a cell on Citus.",
+        "Statements that write jobs: `auto`: those for the database; `postgresql`; `citus`: for a "
+        "cell on Citus; `portable`: those that every database takes, also on PostgreSQL.",
     )
     READ_DATABASE: str = option(
         "",

@@ -141,19 +141,22 @@ class PortableStore:
             return 0
         now = clock.now()
         stamp(new, now)
-        rows = [_row(job) for job in new]
         with atomic():
             wakeup.notify({job.queue for job in new if job.state == State.AVAILABLE})
             ids = [job.id for job in new if job.client_id]
             if ids and Job.objects.filter(pk__in=ids).exists():
                 return 0
-            Job.objects.bulk_create(rows)
+            self._add(new, now)
             record(
                 job_event(EVENT_OF[job.state], job, time=now, data=_enqueued_data(job))
                 for job in new
                 if job.state in EVENT_OF
             )
-        return len(rows)
+        return len(new)
+
+    def _add(self, new: Sequence[NewJob], now: datetime) -> None:
+        """Store the rows of stamped jobs."""
+        Job.objects.bulk_create(_row(job) for job in new)
 
     def lock_keys(self, keys: Collection[int]) -> None:
         # SQLite has a single writer at a time. The order is fixed, so that two batches with the
@@ -221,21 +224,7 @@ class PortableStore:
                 )
             chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(request, at))
             claimed = _claimed(chosen, ids)
-            now = clock.now()
-            due = [job._replace(attempt=was_due[job.id]) for job in claimed if job.id in was_due]
-            record(
-                [job_event("job.enqueued", job, time=now) for job in due]
-                + [
-                    job_event(
-                        "job.started",
-                        job,
-                        time=now,
-                        worker_id=request.worker_id,
-                        data={"pool": request.pool} if request.pool else None,
-                    )
-                    for job in claimed
-                ]
-            )
+            record(started_events(claimed, was_due, request, clock.now()))
         return claimed
 
     def complete(
@@ -256,7 +245,7 @@ class PortableStore:
             ids = [item.job_id for item in done]
             found = Job.objects.defer("args", "meta", "result").filter(Among("pk", ids))
             jobs = {job.pk: job for job in found}
-            record([_completed_event(jobs[job_id]) for job_id in ids])
+            record([completed_event(jobs[job_id]) for job_id in ids])
         completed: list[Completed] = []
         for place, item in enumerate(completions):
             if (job := jobs.get(item.job_id)) is not None:
@@ -451,6 +440,21 @@ def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJ
     ]
 
 
+def started_events(
+    claimed: Sequence[ClaimedJob], was_due: Mapping[UUID, int], request: ClaimRequest, now: datetime
+) -> list[EventRow]:
+    """
+    Args:
+        was_due: of the jobs that no timer had made available, how many attempts had been made.
+    """
+    due = [job._replace(attempt=was_due[job.id]) for job in claimed if job.id in was_due]
+    data = {"pool": request.pool} if request.pool else None
+    return [job_event("job.enqueued", job, time=now) for job in due] + [
+        job_event("job.started", job, time=now, worker_id=request.worker_id, data=data)
+        for job in claimed
+    ]
+
+
 def _lock_held(completions: Sequence[Completion]) -> dict[UUID, bool]:
     """Lock the jobs that their senders hold; return whether others wait for each.
 
@@ -479,8 +483,8 @@ def _alike(completions: Sequence[Completion]) -> Iterable[list[Completion]]:
     return groups.values()
 
 
-def _completed_event(job: Job) -> EventRow:
-    assert job.finished_at is not None and job.started_at is not None
+def completed_event(job: Any) -> EventRow:
+    """The event of a completed job: anything with the columns that it names."""
     duration = (job.finished_at - job.started_at) // timedelta(milliseconds=1)
     return job_event(
         "job.completed",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from .choice import is_portable
+from .choice import CITUS, PORTABLE, POSTGRESQL, chosen
+from .citus import CitusStore
 from .contract import Store
 from .portable import PortableStore
 from .postgres import PostgresStore
 
-POSTGRES = PostgresStore()
-PORTABLE = PortableStore()
+STORES: dict[str, Store] = {
+    POSTGRESQL: PostgresStore(),
+    CITUS: CitusStore(),
+    PORTABLE: PortableStore(),
+}
 
 
 def store() -> Store:
-    return PORTABLE if is_portable() else POSTGRES
+    return STORES[chosen()]

@@ -22,7 +22,7 @@ OPTIONS = {
     # Between the nodes, which are all on this machine.
     "citus.node_conninfo": "sslmode=disable",
 }
-# A distributed table has no triggers. The portable store takes their lock by a statement.
+# A distributed table has no triggers. The stores for it take their lock by a statement.
 BEFORE = "DROP TRIGGER IF EXISTS ojs_jobs_event_writer ON ojs_jobs_event"
 # Not `citus_shards`, which asks every node.
 PLACE = """

@@ -31,7 +31,7 @@ def served(folder: Path) -> Iterator[tuple[Cell, list[Postgres], Api]]:
         cell = Cell(coordinator, "cell_a")
         environment = processes.environment(
             cell.url,
-            STORE="portable",
+            STORE="citus",
             ALLOW_ANONYMOUS=1,
             CONFORMANCE_MODE=1,
             REAPER_INTERVAL=0.2,

@@ -24,7 +24,7 @@ def struck(plan: Plan) -> Outcome:
     """Part a of the campaign on a cell, with immediate restarts of its node, and moves."""
     with cluster(plan.folder) as (coordinator, nodes):
         cell = Cell(coordinator, "cell_a")
-        cast = Cast(plan.folder, cell.url, STORE="portable", **QUICK)
+        cast = Cast(plan.folder, cell.url, STORE="citus", **QUICK)
         cell.create(cast.prepare)
         cell.distribute()
         mover = Mover(cell, nodes)

@@ -36,15 +36,18 @@ TWO = {
     "two cells on two nodes": ("first", "second"),
     "two cells on one node": ("first", "third"),
 }
+OTHER_STORE = {"one cell on one node, portable store": ("portable",)}
 PLAIN = {
-    "one cell on PostgreSQL, portable store": ("plain",),
+    "one cell on PostgreSQL, store for Citus": ("plain",),
     "one cell on PostgreSQL, its own store": ("own",),
 }
-ARRANGEMENTS = {ONE: ("first",), **TWO, **PLAIN}
+ARRANGEMENTS = {ONE: ("first",), **TWO, **OTHER_STORE, **PLAIN}
 """Name → the cells that have work; the others have none."""
-PLACES = {"first": 0, "second": 1, "third": 0}
-"""Cell → the number of its node."""
-STORES = {"plain": "portable", "own": "postgresql"}
+PLACES = {"first": (0, "citus"), "second": (1, "citus"), "third": (0, "citus")} | {
+    "portable": (0, "portable")
+}
+"""Cell → the number of its node, and its store."""
+STORES = {"plain": "citus", "own": "postgresql"}
 """The cells without Citus."""
 BUSY = "Processors in use meanwhile"
 
@@ -81,9 +84,9 @@ def throughput(folder: Path, sizes: Sizes) -> Results:
         coordinator, nodes = stack.enter_context(cluster(folder))
         plain = stack.enter_context(postgres(folder / "plain"))
         served: dict[str, Served] = {}
-        for name, number in PLACES.items():
+        for name, (number, store) in PLACES.items():
             cell = Cell(coordinator, name)
-            served[name] = stack.enter_context(_serve(cell, "portable", sizes, nodes[number]))
+            served[name] = stack.enter_context(_serve(cell, store, sizes, nodes[number]))
         for name, store in STORES.items():
             served[name] = stack.enter_context(_serve(Cell(plain, name), store, sizes))
         results = Results()

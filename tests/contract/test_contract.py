@@ -2,7 +2,7 @@
 
 Each scenario uses the engine's verbs. The tables afterwards, the results of the verbs and all
 events must match `golden/`, on each database: the one under test, and the one in memory that
-`jobs.testing` uses. On PostgreSQL, both stores must. To accept an intended change, run
+`jobs.testing` uses. On PostgreSQL, all stores must. To accept an intended change, run
 
     OJS_WRITE_GOLDEN=1 pytest tests/contract
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from jobs import engine
-from jobs.store.choice import is_portable
+from jobs.store.choice import chosen
 from jobs.store.database import is_postgresql
 from jobs.store.memory import Clock, Database
 
@@ -25,6 +25,8 @@ from .scenarios import SCENARIOS
 from .world import World, kinds, written
 
 GOLDEN = Path(__file__).parent / "golden"
+OTHERS = [pytest.param(name, marks=pytest.mark.postgres) for name in ("citus", "portable")]
+"""Stores that PostgreSQL is asked for by name."""
 WRITES = bool(os.environ.get("OJS_WRITE_GOLDEN"))
 
 
@@ -36,11 +38,12 @@ def outcome(name: str) -> str:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("store", ["auto", pytest.param("portable", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize("store", ["auto", *OTHERS])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_leaves_the_rows_and_events_of_its_file(name, store, settings):
     settings.OJS = {"STORE": store}
-    assert is_portable() is (store == "portable" or not is_postgresql())
+    usual = "postgresql" if is_postgresql() else "portable"
+    assert chosen() == (usual if store == "auto" else store)
 
     found = outcome(name)
 

@@ -108,7 +108,7 @@ def test_jobs_of_a_cell_are_not_in_another():
         assert Job.objects.get().state == "completed"
 
 
-@pytest.mark.parametrize("choice", ["postgresql", "portable"])
+@pytest.mark.parametrize("choice", ["postgresql", "citus", "portable"])
 def test_a_cell_wakes_its_own_listeners_alone(settings, choice):
     settings.OJS = {"STORE": choice}
     with listening() as here, listening(**OPTIONS) as there:

@@ -1,8 +1,9 @@
-"""The portable store on PostgreSQL: for engines that refuse the statements made for PostgreSQL."""
+"""The portable store and that for Citus, on PostgreSQL: where its own statements are refused."""
 
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.core.checks import run_checks
@@ -16,15 +17,18 @@ from jobs.record import events
 from jobs.spec.validation import new_job
 from jobs.store import event_order, wakeup
 from tests.database import another_connection, connection
-from tests.factories import JobFactory
+from tests.factories import JobFactory, ago
 from tests.processes import PATIENCE
 
 TRIGGER = "ALTER TABLE ojs_jobs_event {} TRIGGER ojs_jobs_event_writer"
 
 
-@pytest.fixture(autouse=True)
-def portable(settings):
-    settings.OJS = {"STORE": "portable", "WAIT_POLL_INTERVAL": 10 * PATIENCE}
+STORES = ["portable", pytest.param("citus", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(autouse=True, params=STORES)
+def store(settings, request):
+    settings.OJS = {"STORE": request.param, "WAIT_POLL_INTERVAL": 10 * PATIENCE}
 
 
 def found(settings, choice):
@@ -35,12 +39,13 @@ def found(settings, choice):
 def test_a_store_that_does_not_exist_is_reported(settings):
     (message,) = found(settings, "oracle")
 
-    assert "'auto', 'postgresql', 'portable'" in message
+    assert "'auto', 'postgresql', 'citus', 'portable'" in message
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
-def test_the_store_for_postgresql_is_refused_on_sqlite(settings):
-    (message,) = found(settings, "postgresql")
+@pytest.mark.parametrize("store", ["postgresql", "citus"])
+def test_a_store_for_postgresql_is_refused_on_sqlite(settings, store):
+    (message,) = found(settings, store)
 
     assert "not PostgreSQL" in message
 
@@ -80,6 +85,27 @@ def test_two_workers_never_get_the_same_job():
 
     assert len(got) == len(set(got)) == 8
     assert Job.objects.active().count() == 8
+
+
+@pytest.mark.postgres
+def test_no_statement_for_citus_is_one_that_it_refuses(db, settings):
+    """A row inserted beside an updated one; a function of the clock where a column is updated."""
+    settings.OJS = {"STORE": "citus"}
+    due = JobFactory(scheduled=True, scheduled_at=ago(1), visibility_timeout=timedelta(seconds=9))
+    job = new_job({"type": "email.send", "args": []}, timezone.now())
+
+    with CaptureQueriesContext(connection) as made:
+        engine.enqueue([job])
+        for pool in ("", "fast"):
+            claimed = engine.claim(["default"], worker_id="w-1", count=2, pool=pool)
+            engine.complete([Completion(each.id, worker_id="w-1") for each in claimed])
+
+    assert Job.objects.filter(state="completed").count() == 2
+    assert Job.objects.get(pk=due.pk).started_at is not None
+    for statement in (query["sql"] for query in made):
+        assert not ("UPDATE ojs_jobs_job" in statement and "INSERT" in statement)
+        assert not ("UPDATE ojs_jobs_job" in statement and "statement_timestamp" in statement)
+        assert not ("ojs_jobs_job" in statement and "pg_notify" in statement)
 
 
 def test_a_list_of_acks_takes_as_many_statements_as_one(db):

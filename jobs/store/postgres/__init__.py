@@ -69,7 +69,7 @@ class PostgresStore(PortableStore):
     def insert(
         self, new: Sequence[NewJob], *, asks_queues: bool, registry: str = ANY_REGISTRY
     ) -> int:
-        documents = [_document(job) for job in representatives(new)]
+        documents = [document(job) for job in representatives(new)]
         is_chosen = any(job.client_id for job in representatives(new))
         parameters: dict[str, Any] = {
             "asks_queues": asks_queues,
@@ -114,12 +114,14 @@ class PostgresStore(PortableStore):
     def complete(
         self, completions: Sequence[Completion], *, followed: bool = False
     ) -> list[Completed]:
-        return _completed(run(*_complete(completions, followed)))
+        return _completed(run(*completion_query(completions, followed)))
 
     def complete_and_claim(
         self, completions: Sequence[Completion], request: ClaimRequest
     ) -> tuple[list[Completed], Claimed]:
-        completed, rows = run_together(_complete(completions, False), claiming.query(request))
+        completed, rows = run_together(
+            completion_query(completions, False), claiming.query(request)
+        )
         return _completed(completed), claiming.finish(request, rows)
 
     def reclaim(
@@ -162,7 +164,7 @@ class PostgresStore(PortableStore):
         return int(rows[0][0]) if rows else None
 
 
-def _document(job: NewJob) -> dict[str, Any]:
+def document(job: NewJob) -> dict[str, Any]:
     """Return the members of a job sent to the statement, except its id and arguments.
 
     Omitted members are null there anyway, and PostgreSQL reads each member of a document.
@@ -217,7 +219,7 @@ def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _complete(completions: Sequence[Completion], followed: bool) -> Query:
+def completion_query(completions: Sequence[Completion], followed: bool) -> Query:
     documents = [
         {
             "id": item.job_id,

@@ -162,11 +162,11 @@ def claim_each(requests: Sequence[ClaimRequest]) -> list[Claimed]:
     for places, rows in zip(groups, run_together(*queries), strict=True):
         answers = [rows] if len(places) == 1 else [[row] for row in rows]
         for place, answer in zip(places, answers, strict=True):
-            taken = _taken(requests[place], answer)
-            if isinstance(taken, Claimed):
-                found[place] = taken
+            outcome = taken(requests[place], answer)
+            if isinstance(outcome, Claimed):
+                found[place] = outcome
             else:
-                left[place] = taken
+                left[place] = outcome
     if left:
         answered = run_together(*map(query, left.values()))
         for (place, request), rows in zip(left.items(), answered, strict=True):
@@ -242,13 +242,13 @@ def gated(statement: Statement, gate: Gate) -> Statement:
 
 def finish(request: ClaimRequest, rows: Rows) -> Claimed:
     """Return the jobs that the statement claimed; claim now those that it left."""
-    taken = _taken(request, rows)
-    while not isinstance(taken, Claimed):
-        taken = _taken(taken, run(*query(taken)))
-    return taken
+    found = taken(request, rows)
+    while not isinstance(found, Claimed):
+        found = taken(found, run(*query(found)))
+    return found
 
 
-def _taken(request: ClaimRequest, rows: Rows) -> Claimed | ClaimRequest:
+def taken(request: ClaimRequest, rows: Rows) -> Claimed | ClaimRequest:
     """Return the jobs that the statement claimed, or the request for those that it left."""
     left = rows[0][-1]
     if left == "true":
