@@ -25,7 +25,7 @@ import psycopg
 
 from tests import postgres
 
-from . import goals, growth
+from . import goals, growth, processor
 from .paced import KINDS, Load, Window
 from .places import SOAK, at_the_end, recovered, with_past
 from .plan import OTHERS, given, say, stop_when_asked, words
@@ -38,6 +38,8 @@ RETAINED = 6
 """The retention is this part of the run, so that the sizes have time to level off."""
 COMPARED = 10
 """Minutes at the beginning and at the end that are compared, or a third of a shorter run."""
+SAME_WORK = "a processor's time for the same work"
+"""If that has changed, other machines on the same computer have slowed this one down."""
 RECOVERY = 2
 """Minutes after an idle transaction by which everything is to be as before."""
 
@@ -64,6 +66,8 @@ class Minute:
     window: Window
     seconds: float
     figures: growth.Figures
+    work: float
+    """Milliseconds of a processor for the same piece of work (`processor`)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -215,7 +219,7 @@ class Soak:
         load.next_window()
         log = (await asyncio.to_thread(growth.look, connection)).log
         minutes: list[Minute] = []
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, processor.watched(sizes.minute / 60) as watch:
             began = time.monotonic()
             for number in range(sizes.minutes):
                 if sizes.idle and number == middle.start:
@@ -226,7 +230,7 @@ class Soak:
                 window = load.next_window()
                 seconds = time.monotonic() - window.began
                 figures = await asyncio.to_thread(growth.look, connection)
-                minutes.append(Minute(window, seconds, figures))
+                minutes.append(Minute(window, seconds, figures, watch.take()))
                 remark = "  a transaction is idle" if sizes.idle and number in middle else ""
                 say(_line(number + 1, minutes[-1], figures.log - log) + remark)
                 log = figures.log
@@ -235,9 +239,11 @@ class Soak:
     def _compare(self, minutes: list[Minute]) -> None:
         sizes = self._sizes
         some = max(1, min(COMPARED, sizes.minutes // 3))
+        first, last = minutes[:some], minutes[-some:]
+        works = [sum(minute.work for minute in part) / some for part in (last, first)]
+        self._note_ratio(at_the_end(SAME_WORK), *works)
         for kind in KINDS:
-            early, late = (_p99(part, kind) for part in (minutes[:some], minutes[-some:]))
-            self._note_ratio(at_the_end(f"{kind}, p99"), late, early)
+            self._note_ratio(at_the_end(f"{kind}, p99"), _p99(last, kind), _p99(first, kind))
             times = [value for minute in minutes for value in minute.window.times[kind]]
             self._note(f"{kind}, p50", percentile(times, 0.5), "ms")
             self._note(f"{kind}, p99", percentile(times, 0.99), "ms")
@@ -292,7 +298,7 @@ def _heading() -> str:
     times = "".join(f"{kind + ' p50 p99':>18}" for kind in KINDS)
     return (
         f"{'min':>4}{'jobs/s':>8}{times}{'jobs MB':>9}{'indexes':>9}{'dead':>9}"
-        f"{'events MB':>11}{'indexes':>9}{'dead':>9}{'WAL/job':>9}"
+        f"{'events MB':>11}{'indexes':>9}{'dead':>9}{'WAL/job':>9}{'work':>7}"
     )
 
 
@@ -309,7 +315,8 @@ def _line(number: int, minute: Minute, log: int) -> str:
         for table, width in ((jobs, 9), (events, 11))
     )
     each = log / window.done if window.done else 0
-    return f"{number:>4}{window.done / minute.seconds:>8.0f}{times}{columns}{each:>9,.0f}"
+    rate = f"{window.done / minute.seconds:>8.0f}"
+    return f"{number:>4}{rate}{times}{columns}{each:>9,.0f}{minute.work:>7.2f}"
 
 
 def main() -> None:
