@@ -43,8 +43,11 @@ PLAIN = {
 }
 ARRANGEMENTS = {ONE: ("first",), **TWO, **OTHER_STORE, **PLAIN}
 """Name → the cells that have work; the others have none."""
-PLACES = {"first": (0, "citus"), "second": (1, "citus"), "third": (0, "citus")} | {
-    "portable": (0, "portable")
+PLACES = {
+    "first": (0, "citus"),
+    "second": (1, "citus"),
+    "third": (0, "citus"),
+    "portable": (0, "portable"),
 }
 """Cell → the number of its node, and its store."""
 STORES = {"plain": "citus", "own": "postgresql"}

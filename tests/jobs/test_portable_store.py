@@ -88,9 +88,9 @@ def test_two_workers_never_get_the_same_job():
 
 
 @pytest.mark.postgres
-def test_no_statement_for_citus_is_one_that_it_refuses(db, settings):
+@pytest.mark.parametrize("store", ["citus"], indirect=True)
+def test_no_statement_for_citus_is_one_that_it_refuses(db):
     """A row inserted beside an updated one; a function of the clock where a column is updated."""
-    settings.OJS = {"STORE": "citus"}
     due = JobFactory(scheduled=True, scheduled_at=ago(1), visibility_timeout=timedelta(seconds=9))
     job = new_job({"type": "email.send", "args": []}, timezone.now())
 
