@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -164,11 +165,20 @@ def empty_database(database_url: str) -> Iterator[str]:
             cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+FIRST_PORT, PORTS = 10_000, 4_000
+"""Below those that the system gives to whoever connects. Each process of a test run has its own."""
+_ports = count()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nothing listens on, and that no test beside this one is given."""
+    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw4").removeprefix("gw")) % 5
+    for number in _ports:
+        port = FIRST_PORT + place * PORTS + number % PORTS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
 
 
 @contextlib.contextmanager

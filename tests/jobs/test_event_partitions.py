@@ -36,7 +36,8 @@ UNDO = """
        FOR EACH STATEMENT EXECUTE FUNCTION ojs_jobs_event_writer();
     ALTER TABLE ojs_jobs_event SET
           (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200000,
-           autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000);
+           autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
+           autovacuum_vacuum_cost_limit = 1000);
 """
 
 

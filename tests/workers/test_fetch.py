@@ -398,7 +398,7 @@ def test_a_fetch_of_some_versions_gives_a_worker_nothing_that_came_after_it_was_
 ):
     worker = WorkerFactory(labels=["gpu"], job_versions={"type": [1, None]})
     held = JobFactory(active=True, reserved_by=worker.pk)
-    quieted_after(monkeypatch, claiming, "_taken")
+    quieted_after(monkeypatch, claiming, "taken")
 
     if carries_acks:
         ack = protocol.Completion(held.pk, worker.pk)
@@ -415,7 +415,7 @@ def test_nor_do_fetches_of_several_workers_if_a_job_needs_something(monkeypatch)
     JobFactory(needs=["gpu"])
     for name in "ab":
         WorkerFactory(worker_id=name, labels=["gpu"])
-    quieted_after(monkeypatch, claiming, "_taken")
+    quieted_after(monkeypatch, claiming, "taken")
 
     asked = [protocol.Fetch.of(["default"], "", worker_id=name) for name in "ab"]
     assert protocol.fetch_each(asked) == [[], []]
