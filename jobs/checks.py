@@ -21,7 +21,7 @@ from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
 from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive
-from .store.choice import CHOICES, CITUS, POSTGRESQL
+from .store.choice import CHOICES, fits
 from .store.database import alias, is_postgresql
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
@@ -148,7 +148,7 @@ def _check_store(options: conf.Settings) -> list[checks.CheckMessage]:
         known = ", ".join(map(repr, CHOICES))
         message = f'OJS["STORE"] is one of {known}, not {options.STORE!r}.'
         return [checks.Error(message, id="ojs.E030")]
-    if options.STORE in (POSTGRESQL, CITUS) and not is_postgresql():
+    if not fits(options.STORE):
         message = (
             f'OJS["STORE"] is {options.STORE!r}, and the database {alias()!r} is not PostgreSQL.'
         )

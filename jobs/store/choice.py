@@ -15,6 +15,11 @@ AUTO, POSTGRESQL, CITUS, PORTABLE = "auto", "postgresql", "citus", "portable"
 CHOICES = (AUTO, POSTGRESQL, CITUS, PORTABLE)
 
 
+def fits(choice: str) -> bool:
+    """Whether the database of jobs takes the statements of this choice."""
+    return choice in (AUTO, PORTABLE) or is_postgresql()
+
+
 def chosen() -> str:
     """Return `POSTGRESQL`, `CITUS` or `PORTABLE`; on another database, always the last one."""
     if not is_postgresql():
