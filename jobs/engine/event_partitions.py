@@ -41,7 +41,8 @@ def length() -> timedelta:
 
 def ids_ahead(last_id: int, least: int) -> int:
     """Return how many ids a partition should get: as many as in the last `length()`."""
-    began = first_since(clock.now() - length(), 1, last_id)
+    oldest = Event.objects.using(alias()).order_by("pk").values_list("pk", flat=True).first()
+    began = first_since(clock.now() - length(), last_id if oldest is None else oldest, last_id)
     return max(least, last_id - began)
 
 

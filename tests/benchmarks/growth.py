@@ -1,7 +1,11 @@
-"""What a run leaves behind in PostgreSQL: sizes, dead rows, log; and a past to begin with."""
+"""What a run leaves behind in PostgreSQL: sizes, dead rows, log; and a past to begin with.
+
+`python -m tests.benchmarks.growth` is a reaper whose partitions of events are as short as a run.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +16,8 @@ import psycopg
 from .tables import NEW_ID, QUEUE
 
 CHUNK = 100_000
+FEWEST = 250_000
+"""Events in a partition: in a run, a minute stands for a day or more."""
 TABLES = ("ojs_jobs_job", "ojs_jobs_event")
 FIGURES = """
     SELECT sum(pg_table_size(part.relid)), sum(pg_indexes_size(part.relid)), sum(stat.n_dead_tup)
@@ -70,8 +76,46 @@ def look(connection: psycopg.Connection[Any]) -> Figures:
     return Figures(tables, indexes, dead, int(log))
 
 
+def partition(connection: psycopg.Connection[Any]) -> None:
+    """Have the record of events in partitions as they are long after the move.
+
+    The first one, which the move leaves, has more ids than a run uses up.
+    """
+    from django.core.management import call_command
+
+    from jobs.engine import event_partitions
+    from jobs.store import partitions
+
+    event_partitions.FEWEST = FEWEST
+    call_command("partitionevents", verbosity=0)
+    last = partitions.layout().upper - 1
+    connection.execute("SELECT setval(%s, %s)", [partitions.relation().sequence, last])
+    _make_ahead()
+
+
+def _make_ahead() -> None:
+    from jobs.engine.event_partitions import make_ahead
+
+    while make_ahead():
+        pass
+
+
+def _make_partitions(rows: int) -> None:
+    from jobs.engine.event_partitions import SHARE
+    from jobs.store import partitions
+
+    last = partitions.relation().last_id
+    while partitions.is_partitioned() and (upper := partitions.layout().upper) <= last + rows:
+        partitions.add(upper, upper + 1 + rows // SHARE)
+
+
 def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> None:
-    """Add jobs that finished in the last `seconds`, evenly, and three events for each."""
+    """Replace all jobs by some that finished in the last `seconds`, evenly, with three events each.
+
+    Their ids are in the order of their times, as those of a record are.
+    """
+    connection.execute("TRUNCATE ojs_jobs_job, ojs_jobs_event CASCADE")
+    _make_partitions(3 * jobs)
     found = connection.execute("SELECT now() - make_interval(secs => %s)", [seconds]).fetchone()
     assert found is not None
     for first in range(0, jobs, CHUNK):
@@ -79,6 +123,7 @@ def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> N
         about |= {"began": found[0], "step": seconds / jobs}
         connection.execute(JOBS, about)
         connection.execute(EVENTS, about)
+    _make_ahead()
     connection.execute("VACUUM ANALYZE ojs_jobs_job, ojs_jobs_event")
     connection.execute("CHECKPOINT")
 
@@ -90,3 +135,20 @@ def idle_transaction(url: str) -> Iterator[None]:
         connection.execute("SELECT pg_current_xact_id()")
         yield
         connection.rollback()
+
+
+def _reap() -> None:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    from jobs.engine import event_partitions
+
+    event_partitions.FEWEST = FEWEST
+    call_command("runreaper")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
+    _reap()

@@ -115,7 +115,7 @@ def arguments() -> argparse.Namespace:
 @contextlib.contextmanager
 def reaper(environ: dict[str, str]) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "django", "runreaper"],
+        [sys.executable, "-m", "tests.benchmarks.growth"],
         cwd=ROOT,
         env=environ,
         stdin=subprocess.DEVNULL,
@@ -201,6 +201,8 @@ class Soak:
 
         async def measure(clients: Clients) -> Window:
             load = await _begin(clients, rate)
+            await asyncio.sleep(self._sizes.minute)  # as before the first minute of the run
+            load.next_window()
             await asyncio.sleep(self._sizes.minute)
             return load.next_window()
 
@@ -335,7 +337,8 @@ def main() -> None:
 
     call_command("migrate", verbosity=0)
     if sizes.partitioned:
-        call_command("partitionevents", stdout=sys.stderr)
+        with psycopg.connect(url, autocommit=True) as connection:
+            growth.partition(connection)
     _, key = make_key("benchmarks")
     results = Results()
     results.get(*OTHERS, "%").rounds.append(psutil.cpu_percent(interval=1))

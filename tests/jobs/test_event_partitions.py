@@ -226,6 +226,17 @@ def test_partitions_are_made_ahead_of_the_events(partitioned):
     assert "event-partitions" not in reaper.sweep(["event-partitions"]), "there are enough now"
 
 
+def test_ids_of_events_that_are_gone_make_no_partition_longer(partitioned):
+    """All that is left of the record is of today: an old site that had nothing to do for long."""
+    skip_to(upper() - 50)
+    record()
+
+    reaper.sweep(["event-partitions"])
+
+    newest = partitions.layout().ranges[-1]
+    assert newest.upper - newest.lower == event_partitions.FEWEST
+
+
 def test_events_beyond_all_partitions_are_kept_as_well(partitioned):
     """Housekeeping was away for long."""
     skip_to(upper() + 10)
