@@ -77,8 +77,9 @@ def observe(histogram: dict[str, Any], buckets: Sequence[float], seconds: float)
 
 
 def merged(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
-    if not one:
-        return other
+    """Return what both have observed together; one that has observed nothing may be empty."""
+    if not (one and other):
+        return one or other
     counts = [a + b for a, b in zip(one["counts"], other["counts"], strict=True)]
     return {"counts": counts, "sum": one["sum"] + other["sum"]}
 

@@ -737,6 +737,28 @@ def test_attempts_are_counted(api):
     assert f'subscription_id="{hook["id"]}"}} 1.0' in text
 
 
+def test_a_receiver_that_has_never_accepted_anything_is_counted_beside_others(api):
+    retried = 'ojs_webhook_delivery_retry_count_bucket{event_type="job.completed",le="0.0"} 1.0'
+    with receiving(404, 404) as broken:
+        made(api, broken.at())
+        complete_a_job(api)
+        sent()
+
+        text = metrics.exposition("")[0].decode()
+        assert 'ojs_webhook_delivery_total{event_type="job.completed",status="dead"} 1.0' in text
+        assert retried not in text
+
+        with receiving(200) as receiver:
+            made(api, receiver.at())
+            complete_a_job(api)
+            sent()
+
+    text = metrics.exposition("")[0].decode()
+    assert 'ojs_webhook_delivery_total{event_type="job.completed",status="success"} 1.0' in text
+    assert 'ojs_webhook_delivery_total{event_type="job.completed",status="dead"} 2.0' in text
+    assert retried in text
+
+
 def test_without_the_record_there_is_nothing_to_subscribe_to(api, settings):
     settings.OJS = settings.OJS | {"RECORD_EVENTS": False}
 

@@ -275,7 +275,9 @@ def _webhooks() -> Iterator[Any]:
     for kind, counts, histogram in counting.by_type(rows):
         for status, count in counts.items():
             attempts.add_metric([kind, status], count)
-        retries.add_metric([kind], _buckets(histogram, counting.RETRY_BUCKETS), histogram["sum"])
+        if histogram:  # none was delivered otherwise
+            buckets = _buckets(histogram, counting.RETRY_BUCKETS)
+            retries.add_metric([kind], buckets, histogram["sum"])
     dead = _family("ojs_webhook_dead_delivery")
     durations = _family("ojs_webhook_delivery_duration_seconds")
     for row in rows[:MOST_SERIES]:
