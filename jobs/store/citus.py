@@ -30,25 +30,20 @@ from .postgres import INSERT_EACH, claiming, completion_query, document
 from .sql import Statement
 
 CLOCK, NOW = "statement_timestamp()", ":'now'::timestamptz"
-RECORDED = re.compile(r"\), recorded AS \(\n.*?\n\)\n", re.DOTALL)
-"""What writes the events."""
+RECORDED = "recorded"
+"""The part of each statement that writes the events."""
 ENTRIES = re.compile(r"pg_stat_get_xact_tuples_returned\('\w+'::regclass\)")
 """Only the node knows how many entries of an index it has read, under another name."""
-GIVEN = re.compile(
-    r"WITH given AS MATERIALIZED \(\n(?P<given>.*?)\n\), inserted AS \(\n"
-    r"(?P<insert>.*?\n) +FROM given\n.*",
-    re.DOTALL,
-)
 RESERVED = """statement_timestamp()
                             + coalesce(job.visibility_timeout, :'visibility_timeout'::interval)"""
 
 
 def _adding() -> Statement:
     """Return what stores jobs, without the conditions, which a query checks before."""
-    parts = GIVEN.fullmatch(INSERT_EACH)
-    assert parts is not None
-    text = f"{parts['insert']}      FROM (\n{parts['given']}\n           ) AS given\n"
-    return Statement(text).replacing(CLOCK, NOW)
+    insert, source, _ = INSERT_EACH.cte("inserted").partition("FROM given\n")
+    assert source
+    given = INSERT_EACH.cte("given")
+    return Statement(f"{insert}FROM (\n{given}           ) AS given\n").replacing(CLOCK, NOW)
 
 
 ADD = _adding()
@@ -57,7 +52,7 @@ ADD = _adding()
 @lru_cache(maxsize=1024)
 def _claiming(claim: Statement) -> Statement:
     """Return the variant that also tells which jobs were due, and their attempts until then."""
-    text = Statement(ENTRIES.sub("0", RECORDED.sub(")\n", claim)))
+    text = Statement(ENTRIES.sub("0", claim.without(RECORDED)))
     for part, other in (
         # Of times without a zone, the sum is the same everywhere.
         (RESERVED, f"timezone('UTC', timezone('UTC', {RESERVED.replace(CLOCK, f'{NOW})')})"),
@@ -84,7 +79,7 @@ class _Held(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _completing(complete: Statement) -> Statement:
-    text = Statement(RECORDED.sub(")\n", complete))
+    text = complete.without(RECORDED)
     columns = ", ".join(_Held._fields)
     for part, other in (
         (CLOCK, NOW),

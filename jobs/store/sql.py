@@ -21,6 +21,8 @@ CHANNEL = f"concat('ojs_jobs', {BESIDE_PUBLIC})"
 """The channel of NOTIFY. The statements in files have it written out."""
 
 PARAMETER = re.compile(r":'(\w+)'")
+CTE = r"(?:\), |WITH ){name} AS (?:MATERIALIZED )?\(\n(?P<body>.*?\n)(?=\))"
+"""In the files, no line within a CTE begins with the parenthesis that ends it."""
 ASIDE = re.compile(r"\s*(?:--|\\)")
 """A comment, or a psql command."""
 
@@ -45,6 +47,28 @@ class Statement(str):
         if before not in self:
             raise LookupError(f"The statement has no such part: {part}")
         return Statement(self.replace(before, Statement.written(other)))
+
+    def cte(self, name: str) -> Statement:
+        """Return the body of a common table expression.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        return Statement(self._cte(name)["body"])
+
+    def without(self, name: str) -> Statement:
+        """Return a variant without a common table expression that others precede.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        return Statement(self.replace(self._cte(name)[0], ""))
+
+    def _cte(self, name: str) -> re.Match[str]:
+        found = re.search(CTE.format(name=name), self, re.DOTALL)
+        if found is None:
+            raise LookupError(f"The statement has no CTE: {name}")
+        return found
 
     def sized(self, **numbers: int) -> Statement:
         """Return a variant with these numbers written into it."""

@@ -61,3 +61,25 @@ def test_what_is_for_readers_and_for_psql_is_not_sent():
 def test_a_variant_of_what_is_not_there_is_refused():
     with pytest.raises(LookupError, match="no such part"):
         load("jobs.store.postgres", "promote").replacing("ORDER BY id", "")
+
+
+TWO_PARTS = """WITH given AS MATERIALIZED (
+    SELECT f(1)
+), recorded AS (
+    INSERT INTO events
+           (id)
+    SELECT 2
+)
+SELECT 3
+"""
+
+
+def test_a_statement_without_one_of_its_parts():
+    statement = Statement(TWO_PARTS)
+
+    assert statement.cte("given") == "    SELECT f(1)\n"
+    assert statement.without("recorded") == (
+        "WITH given AS MATERIALIZED (\n    SELECT f(1)\n)\nSELECT 3\n"
+    )
+    with pytest.raises(LookupError, match="has no CTE: noted"):
+        statement.without("noted")
