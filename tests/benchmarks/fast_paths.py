@@ -313,11 +313,6 @@ def _python_threads() -> None:
     put("workers.asgi.threads:Threads", Threads)
 
 
-def _wake_each(self: Any, jobs: Any) -> None:
-    self._jobs.extend(jobs)
-    self.wake_all()
-
-
 HEARTBEATS = ("heartbeat, no jobs", "heartbeat, no jobs, 32 clients", "heartbeat, 10 jobs")
 BATCHES = ("enqueue 100", "enqueue 1000")
 SQL = "jobs/store/postgres/"
@@ -824,17 +819,9 @@ FAST_PATHS: Sequence[FastPath] = (
         ("workers/runtime/report_batcher.py", 8),
         putting(
             "workers.runtime.report_batcher:ReportBatcher.gather",
-            lambda self, reports: self._threads.wake_all(),
+            lambda self, reports: None,
         ),
         "workers.runtime.report_batcher:ReportBatcher.gather",
-        ("runjobworker",),
-    ),
-    FastPath(
-        "one thread for small jobs",
-        "One thread is woken for all jobs of a fetch, and another only if they take long.",
-        ("workers/runtime/pool.py:Threads.wake_all", 4),
-        putting("workers.runtime.pool:Threads.submit", _wake_each),
-        "workers.runtime.pool:Threads.submit",
         ("runjobworker",),
     ),
 )

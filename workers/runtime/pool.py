@@ -24,12 +24,7 @@ Done = Callable[[ActiveJob, Any], None]
 
 
 class Threads:
-    """Runs synchronous handlers; a thread is created when none is idle, and kept.
-
-    Waking a thread takes longer than a small job. So jobs go into a queue and one thread is woken,
-    which continues until the queue is empty. If jobs wait because a handler is slow, `wake_all()`
-    wakes a thread for each; see `waiting`.
-    """
+    """Runs synchronous handlers; a thread is created when none is idle, and kept."""
 
     def __init__(self, most: int, done: Done) -> None:
         self._most = most
@@ -42,18 +37,9 @@ class Threads:
         """Threads that sleep and have not been called."""
         self._lock = threading.Lock()
 
-    @property
-    def waiting(self) -> int:
-        """How many jobs no thread has begun yet."""
-        return len(self._jobs)
-
     def submit(self, jobs: Iterable[ActiveJob]) -> None:
-        self._jobs.extend(jobs)
-        self._wake()
-
-    def wake_all(self) -> None:
-        """Wake a thread for each waiting job; there are as many threads as places."""
-        for _ in range(len(self._jobs)):
+        for job in jobs:
+            self._jobs.append(job)
             self._wake()
 
     def _wake(self) -> None:

@@ -70,7 +70,7 @@ class WorkerProcess:
             self.reporter.report,
             is_local=client.is_local,
         )
-        self._gathering = ReportBatcher(self.active, self.dispatcher.threads, self.wake_event)
+        self._gathering = ReportBatcher(self.active, self.wake_event)
         self._reports: deque[ActiveJob] = deque()
         self._backoff = Backoff()
         self._changed = threading.Event()
@@ -268,7 +268,6 @@ class WorkerProcess:
         """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
         deadline = time.monotonic() + self.options.grace_period
         self.health_signal.ending()
-        self.dispatcher.threads.wake_all()
         for context in self.client.stop_waiting():
             self.dispatcher.release(context)
         news = time.monotonic() + NEWS
