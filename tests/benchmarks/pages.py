@@ -22,12 +22,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from tests.processes import free_port
 
 from . import filling, servers
 from .filling import Kind, Part
 from .places import PAGES as PLACE
 from .results import Results
+
+if TYPE_CHECKING:
+    from django.test import Client
 
 JOBS = int(os.environ.get("JOBS", "1000000"))
 WORKERS = 1_000
@@ -236,11 +242,27 @@ def every_other_page(known: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def server() -> Iterator[http.client.HTTPConnection]:
     """A server of one process in production configuration, on this process's database."""
-    port = servers.free_port()
+    port = free_port()
     with servers.serve(servers.command(port, 1), port, 1, dict(os.environ)):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=servers.PATIENCE)
         with closing(connection):
             yield connection
+
+
+def signed_in() -> tuple[Client, dict[str, str]]:
+    """A superuser in this process, and the headers with which a server knows the same one."""
+    from django.conf import settings
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    user, _ = User.objects.get_or_create(username="bench", is_staff=True, is_superuser=True)
+    client = Client()
+    client.force_login(user)
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    return client, {
+        "Accept-Encoding": "gzip",
+        "Cookie": f"{settings.SESSION_COOKIE_NAME}={session}",
+    }
 
 
 def measure(results: Results, group: str = PLACE) -> None:
@@ -253,10 +275,7 @@ def measure(results: Results, group: str = PLACE) -> None:
 
 
 def _measure(results: Results, group: str, server: http.client.HTTPConnection) -> None:
-    from django.conf import settings
-    from django.contrib.auth.models import User
     from django.db import connection
-    from django.test import Client
     from django.test.utils import CaptureQueriesContext
     from django.utils import timezone
 
@@ -265,14 +284,7 @@ def _measure(results: Results, group: str, server: http.client.HTTPConnection) -
     from workers.chores import reaper
     from workers.models import Worker
 
-    user, _ = User.objects.get_or_create(username="bench", is_staff=True, is_superuser=True)
-    client = Client()
-    client.force_login(user)
-    session = client.cookies[settings.SESSION_COOKIE_NAME].value
-    headers = {
-        "Accept-Encoding": "gzip",
-        "Cookie": f"{settings.SESSION_COOKIE_NAME}={session}",
-    }
+    client, headers = signed_in()
 
     def page(url: str) -> bytes:
         server.request("GET", f"/admin/{url}", headers=headers)

@@ -24,6 +24,7 @@ ENDED = "fetches at SIGTERM"
 SOAK = "A steady load, two server processes"
 PROCESSORS = ("The machine", "processors for all machines, PostgreSQL and clients")
 WOKEN = "Machines: from sending an enqueue to the arrival of the job"
+STANDBY = "Read from a standby or not: processor time of PostgreSQL's sessions for a request"
 CUT_OFF = "Machines: one is cut off for a while"
 CLOCKS = "Machines: their clocks an hour apart"
 LOST = "jobs lost"

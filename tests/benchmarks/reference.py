@@ -27,12 +27,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests import postgres
+from tests.processes import free_port
 
 from . import goals
 from .places import REFERENCE, THEIRS, of_reference, ours
 from .plan import Plan, rounds, say, stop_when_asked
 from .results import Results
-from .servers import command, environment, free_port, serve
+from .servers import command, environment, serve
 from .tables import EMPTIED
 
 PROGRAMS = ("server", "load")

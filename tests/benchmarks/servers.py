@@ -154,10 +154,3 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Any
         time.sleep(0.02)
     log.seek(0)
     raise RuntimeError(f"The server did not start:\n{log.read().decode(errors='replace')}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -24,13 +24,14 @@ from typing import Any
 import psycopg
 
 from tests import postgres
+from tests.processes import free_port
 
 from . import goals, growth, processor
 from .paced import KINDS, Load, Window
 from .places import SOAK, at_the_end, recovered, with_past
 from .plan import OTHERS, given, say, stop_when_asked, words
 from .results import Results, percentile
-from .servers import ROOT, command, environment, free_port, serve
+from .servers import ROOT, command, environment, serve
 from .waiting import Clients
 
 PRODUCERS, WORKERS = 8, 8
@@ -325,7 +326,7 @@ def main() -> None:
     stop_when_asked()
     options = arguments()
     sizes = sizes_of(options)
-    url = options.url or postgres.start()
+    url = options.url or postgres.start(settings=growth.SETTINGS)
     os.environ.update(environment(url))
     import django
     import psutil

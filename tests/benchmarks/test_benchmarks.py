@@ -174,6 +174,19 @@ def test_machines_are_measured_and_no_job_is_lost_whatever_happens_to_them(tmp_p
     assert "a fetch woken across machines" in done.stdout
 
 
+@on_request
+@pytest.mark.postgres
+def test_what_a_standby_relieves_its_primary_of_is_measured(tmp_path):
+    done, results = measured(tmp_path, "--part", "standby")
+
+    names = {result["name"] for result in results}
+    assert names >= {
+        "dashboard: primary, without a standby",
+        "dashboard: primary, with a standby",
+        "events: standby",
+    }, done.stderr
+
+
 @pytest.mark.postgres
 def test_every_page_is_measured_and_takes_few_queries_with_a_thousand_workers():
     command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "pages"]

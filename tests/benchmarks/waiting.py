@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tests import postgres
+from tests.processes import free_port
 
 from . import goals
 from .places import (
@@ -36,7 +37,7 @@ from .places import (
 )
 from .plan import say, stop_when_asked
 from .results import Results, percentile
-from .servers import PATIENCE, Server, command, environment, free_port, serve
+from .servers import PATIENCE, Server, command, environment, serve
 
 HOST = "127.0.0.1"
 WAIT_MS = 30_000

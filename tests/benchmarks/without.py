@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, free_port
 
-from .servers import free_port
 from .tables import QUEUE
 
 # Forked from a process that has imported everything: both sides are alike, and start at once.
