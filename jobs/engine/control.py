@@ -147,7 +147,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
         wanted |= Q(state=State.CANCELLED, workflow__isnull=True)
     with atomic():
         jobs = list(
-            Job.objects.filter(wanted, pk__in=job_ids)
+            Job.objects.filter(wanted, Among("pk", job_ids))
             .select_for_update()
             .order_by("pk")
             .only("type", "queue", "state", "attempt", "meta")

@@ -31,10 +31,10 @@ from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
 from ..store.expressions import Among
+from ..store.rows import insert_rows
 from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
 
-BATCH = 1000
 MOST = 1000
 """Edges that one transaction follows: thousands of jobs may wait for the same one."""
 IN_VAIN = "A job it depends on did not complete."
@@ -57,13 +57,10 @@ def insert_after(
     named = {job_id for ids in waiting.values() for job_id in ids}
     ended = _hold(named - {job.id for job in new})
     ended += insert_jobs(new)
-    Dependency.objects.bulk_create(
-        [
-            Dependency(waiter_id=job_id, predecessor_id=other, position=place, condition=condition)
-            for job_id, ids in waiting.items()
-            for place, other in enumerate(ids)
-        ],
-        batch_size=BATCH,
+    insert_rows(
+        Dependency(waiter_id=job_id, predecessor_id=other, position=place, condition=condition)
+        for job_id, ids in waiting.items()
+        for place, other in enumerate(ids)
     )
     return ended
 
@@ -83,7 +80,8 @@ def _hold(ids: Collection[UUID]) -> list[UUID]:
     """Lock the jobs that others will now wait for; return those that have already ended."""
     if not ids:
         return []
-    jobs = Job.objects.filter(pk__in=ids).order_by("pk").select_for_update().only("finished_at")
+    named = Job.objects.filter(Among("pk", ids))
+    jobs = named.order_by("pk").select_for_update().only("finished_at")
     found = {job.pk: job for job in jobs}
     unknown = next((job_id for job_id in ids if job_id not in found), None)
     if unknown is not None:
@@ -92,7 +90,7 @@ def _hold(ids: Collection[UUID]) -> list[UUID]:
             field="depends_on",
             validation="reference",
         )
-    Job.objects.filter(pk__in=ids, followed=False).update(followed=True)
+    named.filter(followed=False).update(followed=True)
     return [job.pk for job in found.values() if job.finished_at is not None]
 
 
@@ -115,7 +113,7 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
     ended = {job.pk: job.state for job in jobs}
     if not ended:
         return [], False
-    waits = Dependency.objects.filter(predecessor__in=list(ended), settled=False)
+    waits = Dependency.objects.filter(Among("predecessor", ended), settled=False)
     # In the order of the index, and of the locks below.
     edges = list(
         waits.order_by("predecessor", "waiter").values_list(
@@ -182,7 +180,7 @@ def _free(jobs: Sequence[Job]) -> None:
 def _inherit(waiters: Sequence[UUID]) -> None:
     """Give each waiter its predecessors' results; waiters with the same results share an UPDATE."""
     before: dict[UUID, list[UUID]] = {}
-    edges = Dependency.objects.filter(waiter__in=waiters).order_by("waiter", "position")
+    edges = Dependency.objects.filter(Among("waiter", waiters)).order_by("waiter", "position")
     for waiter, predecessor in edges.values_list("waiter_id", "predecessor_id"):
         before.setdefault(waiter, []).append(predecessor)
     alike: dict[tuple[UUID, ...], list[UUID]] = {}
@@ -190,7 +188,7 @@ def _inherit(waiters: Sequence[UUID]) -> None:
         alike.setdefault(tuple(predecessors), []).append(waiter)
     for sources, heirs in alike.items():
         results = results_of_jobs(sources, copies=len(heirs))
-        Job.objects.filter(pk__in=heirs).update(parent_results=results)
+        Job.objects.filter(Among("pk", heirs)).update(parent_results=results)
 
 
 def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
@@ -200,7 +198,7 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
         return []
     skip = connection().features.has_select_for_update_skip_locked
     jobs = list(
-        Job.objects.filter(pk__in=wanted, state__in=sorted(WAITING))
+        Job.objects.filter(Among("pk", wanted), state__in=sorted(WAITING))
         .order_by("pk")
         .select_for_update(skip_locked=skip)
         .only("type", "queue", "state", "attempt", "followed")

@@ -17,6 +17,8 @@ from ..signals import jobs_cancelled, send_on_commit
 from ..spec.lifecycle import Event, State, sources
 from ..store import clock
 from ..store.database import atomic
+from ..store.expressions import Among
+from ..store.rows import insert_rows
 
 
 def discard_waiting(
@@ -28,7 +30,7 @@ def discard_waiting(
     """
     waiting = Job.objects.these(jobs)
     waiting.transition(Event.EXPIRE, State.DISCARDED)
-    JobError.objects.bulk_create(
+    insert_rows(
         JobError(job=job, attempt=job.attempt, type=code, message=message, occurred_at=now)
         for job in jobs
     )
@@ -61,10 +63,12 @@ def cancel_unfinished(
     data: dict[str, Any] = {name: value for name, value in who.items() if value}
     now = clock.now()
     with atomic():
-        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
-        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
+        unfinished = Job.objects.filter(state__in=sources(Event.CANCEL, State.CANCELLED))
+        rows = unfinished.filter(Among("pk", job_ids)).order_by("pk").select_for_update()
+        columns = ("type", "queue", "state", "attempt", "reserved_by", "followed")
+        jobs = list(rows.only(*columns))
         ids = [job.pk for job in jobs]
-        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
+        Job.objects.these(jobs).transition(Event.CANCEL, State.CANCELLED)
         record(
             job_event(
                 "job.cancelled",

@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, DateTimeField, DurationField, F, Value, When
+from django.db.models import DateTimeField, DurationField, F, QuerySet
 from django.db.models.functions import Now
 
 from ..models import Event as EventRow
 from ..models import Job, JobError, RateLimit
+from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_failed, send_on_commit
 from ..spec.lifecycle import Event, State
@@ -22,6 +23,8 @@ from ..spec.reports import Failure
 from ..spec.retry import RetryPolicy
 from ..spec.time_limits import enqueue_ttl, expires_at_once_started
 from ..store import wakeup
+from ..store.expressions import Among, Each
+from ..store.rows import insert_rows
 from . import limits
 from .flow import ending
 from .outcomes import Outcome, explain
@@ -30,6 +33,10 @@ BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
 Settled = tuple[Any, Failure, Outcome]
 """A locked job with the database's `now`, the failure reported, and its outcome."""
+NEEDED = (
+    *("type", "queue", "state", "attempt", "max_attempts", "retry", "timeout", "deadline"),
+    *("reserved_by", "started_at", "followed", "attributes", "rate_key"),
+)
 FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
 """Handler response codes that end the job regardless of its policy (OJS retry §7.2)."""
 
@@ -40,9 +47,7 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
     with ending() as ended:
         locked = {
             job.pk: job
-            for job in Job.objects.filter(pk__in={item.job_id for item in failures})
-            .defer("args", "meta", "result")
-            .annotate(now=Now())
+            for job in to_fail(Job.objects.filter(Among("pk", {item.job_id for item in failures})))
             .select_for_update()
             .order_by("pk")
         }
@@ -60,6 +65,11 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
     if settled and jobs_failed.has_listeners():
         send_on_commit(jobs_failed, Job, outcomes=[outcome for _, _, outcome in settled])
     return answers
+
+
+def to_fail(jobs: JobQuerySet) -> QuerySet[Any]:
+    """Jobs with what `fail_locked` needs of them, and the database's `now`."""
+    return jobs.annotate(now=Now()).only(*NEEDED)
 
 
 def _hold_limits(settled: Sequence[Settled]) -> None:
@@ -87,10 +97,9 @@ def _holds(item: Failure, job: Job) -> bool:
 
 
 def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], list[UUID]]:
-    """Fail active jobs the caller has locked.
+    """Fail active jobs that the caller has locked, from `to_fail`.
 
-    Each job has a `now` from the database, as with `annotate(now=Now())`. Returns one outcome for
-    each, in order, and the ended jobs that have dependents or a workflow.
+    Returns one outcome for each, in order, and the ended jobs that have dependents or a workflow.
     """
     settled = [(job, item, Outcome(job.pk, max_attempts=job.max_attempts)) for job, item in failed]
     ended = _settle_failed(settled)
@@ -119,7 +128,7 @@ def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
         assert outcome.state is not None
         move = (outcome.state, dead_letter, unfenced, failure.release)
         moves.setdefault(move, []).append((job, outcome))
-    JobError.objects.bulk_create(errors)
+    insert_rows(errors)
     for (state, dead_letter, unfenced, released), group in moves.items():
         _move(state, group, dead_letter=dead_letter, unfenced=unfenced, released=released)
     record(event for _, _, outcome in settled for event in outcome.events)
@@ -180,7 +189,7 @@ def _move(
     unfenced: bool,
     released: bool,
 ) -> None:
-    jobs = Job.objects.filter(pk__in=[job.pk for job, _ in group])
+    jobs = Job.objects.these(job for job, _ in group)
     if state != State.DISCARDED:
         forget_enqueue_ttl(job for job, _ in group)
     if state == State.AVAILABLE:
@@ -219,10 +228,9 @@ def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
 
 
 def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:
-    whens = [When(pk=job.pk, then=Value(getattr(outcome, name))) for job, outcome in group]
     if len(group) == 1:
         return getattr(group[0][1], name)
-    return Case(*whens, output_field=output_field)
+    return Each({job.pk: getattr(outcome, name) for job, outcome in group}, output_field)
 
 
 def _error(job: Job, failure: Failure, now: datetime) -> JobError:

@@ -14,6 +14,7 @@ from ..signals import finish_refused, send_on_commit
 from ..spec.lifecycle import State
 from ..spec.reports import Completion, Failure
 from ..store import clock
+from ..store.rows import insert_rows
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ def explain(
                 refused_at=now,
             )
         )
-    RefusedFinish.objects.bulk_create(records)
+    insert_rows(records)
     for refusal in records:
         send_on_commit(
             finish_refused,

@@ -11,6 +11,7 @@ from django.db import models
 
 from ..models import Job, JobLog, JobSpec
 from ..store import clock
+from ..store.rows import insert_rows
 
 MOST_LINES = 1_000
 """Most lines kept per job: a handler in a loop must not fill the database."""
@@ -88,5 +89,5 @@ def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
                 time=line.time or now,
             )
         )
-    JobLog.objects.bulk_create(kept)
+    insert_rows(kept)
     return len(kept)

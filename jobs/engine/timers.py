@@ -24,8 +24,9 @@ from ..store import clock
 from ..store.contract import BATCH_SIZE, HEAD_START
 from ..store.expressions import Among
 from ..store.portable import skips_locked
+from ..store.rows import insert_rows
 from ..store.stores import store
-from .failure import fail_locked
+from .failure import fail_locked, to_fail
 from .flow import ending
 
 
@@ -52,10 +53,8 @@ def time_out() -> int:
     """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
     with ending() as ended:
         overrun: list[Any] = list(
-            Job.objects.overrun()
-            .annotate(now=Now())
+            to_fail(Job.objects.overrun())
             .order_by("pk")
-            .defer("args", "meta", "result")
             .select_for_update(skip_locked=skips_locked())[:BATCH_SIZE]
         )
         if not overrun:
@@ -108,7 +107,7 @@ def discard_expired() -> int:
             return 0
         Job.objects.these(stale).transition(Event.EXPIRE, State.DISCARDED)
         late = {job.pk: error for job in stale if (error := _outwaited(job, now))}
-        JobError.objects.bulk_create(late.values())
+        insert_rows(late.values())
         record(
             job_event("job.ttl_expired", job, time=now, data=late[job.pk].details)
             for job in stale
@@ -169,7 +168,7 @@ def discard_overdrawn() -> int:
         if not late:
             return 0
         errors = {job.pk: _overdraft(job, now) for job in late}
-        JobError.objects.bulk_create(errors.values())
+        insert_rows(errors.values())
         kept: set[UUID] = set()
         for dead_letter, ids in by_dead_letter(late):
             kept |= {*ids} if dead_letter else set()

@@ -15,10 +15,9 @@ from ..spec import traces
 from ..spec.identifiers import uuid7
 from ..spec.validation import NewJob
 from ..spec.workflow_plans import SEQUENCES, Plan, Step
+from ..store.rows import insert_rows
 from .dependencies import insert_after
 from .insertion import insert_jobs
-
-BATCH = 1000
 
 
 class WorkflowBuilder:
@@ -111,7 +110,7 @@ class WorkflowBuilder:
 
     def store(self) -> list[UUID]:
         """Store everything in the caller's transaction; return the jobs that ended to make room."""
-        Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)
+        insert_rows(self.workflows)
         with tracing.enqueueing(self.jobs):
             if self.depends_on:
                 return insert_after(self.jobs, self.depends_on)

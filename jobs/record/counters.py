@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
-from django.db.models import Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models import Q, QuerySet
 
 from ..conf import ojs_settings
 from ..models import Event, JobCounter, QueueFlow
+from ..store.expressions import Among, as_text
 from . import scheduling
 from .dashboard import moment_of
 
@@ -39,7 +39,7 @@ class Counted(NamedTuple):
     data: dict[str, Any] | None
 
 
-READ = (*Counted._fields[:-2], Cast("time", TextField()), Cast("data", TextField()))
+READ = (*Counted._fields[:-2], as_text("time"), as_text("data"))
 """Django and its driver take several times as long to read a time, and a document."""
 
 DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -196,11 +196,11 @@ def _recorded(
         subjects[kind].add(subject)
     earlier = Q()
     for kind, names in subjects.items():
-        earlier |= Q(type=kind, subject__in=sorted(names))
-    moments: dict[tuple[str, str], list[datetime]] = defaultdict(list)
-    rows = Event.objects.filter(earlier).order_by().values_list("type", "subject", "time")
-    for kind, subject, moment in rows:
-        moments[kind, subject].append(moment)
+        earlier |= Q(Among("subject", names), type=kind)
+    moments: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    rows = Event.objects.filter(earlier).order_by()
+    for kind, subject, time in rows.values_list("type", "subject", as_text("time")):
+        moments[kind, subject].append(moment_of(time))
     for index, kind, subject in wanted:
         before = [at for at in moments[kind, subject] if at <= events[index].time]
         if before:

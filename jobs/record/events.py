@@ -23,8 +23,8 @@ from ..spec.traces import TRACE_ID, TRACEPARENT, trace_id_of
 from ..spec.worker_ids import shown
 from ..store import clock, event_order
 from ..store.database import alias
+from ..store.rows import insert_rows
 
-BATCH = 1000
 PREVIOUS = "previous_state"
 """The member of an event's data with the state before, where the event's type does not imply it."""
 MOMENTS = frozenset({"until", "visible_until"})
@@ -186,7 +186,7 @@ def record(events: Iterable[Event]) -> None:
     if ojs_settings.RECORD_EVENTS and events:
         with transaction.atomic(using=alias(), savepoint=False):
             event_order.announce()
-            Event.objects.bulk_create(events, batch_size=BATCH)
+            insert_rows(events)
 
 
 def horizon() -> int:

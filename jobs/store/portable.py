@@ -46,6 +46,7 @@ from .contract import (
 )
 from .database import atomic, connection, is_postgresql, run
 from .expressions import Among
+from .rows import insert_rows
 from .sql import BESIDE_PUBLIC
 
 COLUMNS = (
@@ -300,7 +301,7 @@ class PortableStore:
             jobs = _lost(workers, project)
             now = clock.now()
             known = {job.pk: _details(job, cause, details, now) for job in jobs}
-            JobError.objects.bulk_create(
+            insert_rows(
                 JobError(
                     job_id=job.pk,
                     attempt=job.attempt,

@@ -15,6 +15,7 @@ from jobs import engine, signals
 from jobs.models import Event, Job
 from jobs.record import events, vocabulary
 from jobs.spec.validation import new_job
+from jobs.store import rows
 from tests.database import another_connection, atomic, connection
 from tests.factories import JobFactory
 from tests.processes import ROOT
@@ -118,6 +119,29 @@ def test_a_cursor_from_before_the_order_of_ids_skips_nothing(db):
 
 
 # Written in the transaction of the change
+
+
+def test_events_that_are_recorded_together_are_kept_as_they_are_and_in_their_order(db, monkeypatch):
+    monkeypatch.setattr(rows, "BATCH", 2)
+    job = JobFactory(type="email.send", queue="email")
+    told = [
+        events.job_event("job.failed", job, time=MOMENT, worker_id="w", data={"error": "zwölf \\"}),
+        events.job_event(
+            "job.retrying", job, time=MOMENT, data={"until": [None, 1.5, {"a": "\n"}]}
+        ),
+        events.worker_event("worker.started", "worker-1"),
+        events.queue_event("queue.paused", "email", reason='"so"'),
+        events.job_event("job.started", job, time=MOMENT),
+    ]
+
+    events.record(iter(told))
+
+    kept = list(Event.objects.order_by("pk"))
+    names = ("pk", "type", "subject", "queue", "job_type", "worker_id", "attempt", "time", "data")
+    assert [[getattr(event, name) for name in names] for event in kept] == [
+        [getattr(event, name) for name in names] for event in told
+    ]
+    assert Event.objects.filter(data__isnull=True).count() == 2
 
 
 @pytest.mark.django_db(transaction=True)

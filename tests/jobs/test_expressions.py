@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from django.db.models import Q
+from django.db.models import BigIntegerField, DateTimeField, DurationField, F, Q
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Dependency, Event, Job, JobError
 from jobs.store.database import alias
-from jobs.store.expressions import Among
+from jobs.store.expressions import Among, Each
 from tests.database import connection
-from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
+from workers.models import Worker
 
 
 def test_among_finds_the_rows_with_these_ids_and_no_others(db):
@@ -44,6 +47,16 @@ def test_among_takes_numbers(db):
     assert Event.objects.get() == events[2]
 
 
+def test_texts_may_contain_what_an_array_is_written_with(db):
+    subjects = ["plain", "a,b", 'say "so"', "back\\slash", "NULL", "{x}", ""]
+    for subject in [*subjects, "a", "b", "x"]:
+        Event.objects.create(type="job.started", subject=subject, time=ago(0))
+
+    found = Event.objects.filter(Among("subject", subjects)).order_by("pk")
+
+    assert list(found.values_list("subject", flat=True)) == subjects
+
+
 def test_among_no_ids_is_no_row_and_no_query(db):
     JobFactory()
 
@@ -61,3 +74,32 @@ def test_on_postgresql_the_ids_are_one_parameter(db):
     _, parameters = jobs.query.get_compiler(alias()).as_sql()
 
     assert len(parameters) == 1
+
+
+def test_each_row_gets_its_own_moment_and_period(db):
+    first, second, other = JobFactory.create_batch(3)
+    moments = {first.pk: ago(1), second.pk: ago(0) + timedelta(days=40, microseconds=1)}
+    periods = {first.pk: timedelta(microseconds=1), second.pk: timedelta(days=2, seconds=0.5)}
+
+    Job.objects.exclude(pk=other.pk).update(
+        scheduled_at=Each(moments, DateTimeField()), retry_delay=Each(periods, DurationField())
+    )
+
+    found = {job.pk: (job.scheduled_at, job.retry_delay) for job in Job.objects.all()}
+    assert found == {
+        first.pk: (moments[first.pk], periods[first.pk]),
+        second.pk: (moments[second.pk], periods[second.pk]),
+        other.pk: (other.scheduled_at, other.retry_delay),
+    }
+
+
+def test_each_row_gets_its_own_number_whatever_its_key_is(db):
+    names = ["plain", 'say "so".x', "back\\slash", "$", "ümlaut", "it's"]
+    for name in names:
+        WorkerFactory(worker_id=name, jobs_done=2**40)
+
+    numbers = {name: number for number, name in enumerate(names)}
+    Worker.objects.update(jobs_done=F("jobs_done") + Each(numbers, BigIntegerField()))
+
+    found = dict(Worker.objects.values_list("pk", "jobs_done"))
+    assert found == {name: 2**40 + number for name, number in numbers.items()}

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import BigIntegerField, F, QuerySet
 
 from jobs.conf import ojs_settings
 from jobs.models import Event
 from jobs.record import counters, events
 from jobs.store.database import atomic, connection
+from jobs.store.expressions import Among, Each
 
 from ..models import EventCursor, Worker
 
@@ -89,9 +90,10 @@ def _count_outcomes(rows: Sequence[Any]) -> None:
         if event.worker_id and event.type in COLUMN_OF
     )
     # Locked in the order of ids, as in every batch: the database's order, not Python's.
-    counted = Worker.objects.filter(pk__in={worker_id for worker_id, _ in outcomes}).order_by("pk")
-    workers = list(counted.select_for_update().only("pk", *COLUMNS))
-    for worker in workers:
-        for column in COLUMNS:
-            setattr(worker, column, getattr(worker, column) + outcomes[worker.pk, column])
-    Worker.objects.bulk_update(workers, COLUMNS, batch_size=200)
+    known = Worker.objects.filter(Among("pk", {worker_id for worker_id, _ in outcomes}))
+    ids = list(known.order_by("pk").select_for_update().values_list("pk", flat=True))
+    added = {
+        column: F(column) + Each({pk: outcomes[pk, column] for pk in ids}, BigIntegerField())
+        for column in COLUMNS
+    }
+    Worker.objects.filter(Among("pk", ids)).update(**added)

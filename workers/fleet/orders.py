@@ -24,6 +24,7 @@ from jobs.spec.worker_ids import spellings
 from jobs.store import clock
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
+from jobs.store.rows import insert_rows
 
 from ..lifecycle import WorkerState
 from ..models import FOLLOWED, Answer, Directive, Worker, places
@@ -174,7 +175,7 @@ def _remember(
     Directive.objects.filter(worker_id__in=heard, answer=Answer.WAITING).update(
         answer=Answer.SUPERSEDED, answered_at=now
     )
-    Directive.objects.bulk_create(
+    insert_rows(
         Directive(
             worker_id=worker_id,
             state=directive,

@@ -24,6 +24,7 @@ from jobs.spec import cloudevents
 from jobs.spec.identifiers import parse_uuid
 from jobs.store import clock
 from jobs.store.database import alias, atomic, connection
+from jobs.store.rows import insert_rows
 
 from ..models import EventCursor, WebhookDelivery, WebhookFormat, WebhookSubscription
 from . import delivery_jobs
@@ -73,7 +74,7 @@ def _write_batch() -> bool:
         if rows:
             made = _deliveries(rows, interests)
             delivery_jobs.enqueue(made)
-            WebhookDelivery.objects.bulk_create(made, batch_size=BATCH)
+            insert_rows(made)
             EventCursor.objects.filter(pk=NAME).update(event_id=rows[-1].pk)
     return len(rows) == BATCH
 
