@@ -22,10 +22,11 @@ import psutil
 from tests.benchmarks.over_http import START, WARM_UP, drive, record
 from tests.benchmarks.plan import OTHERS, Plan, rounds
 from tests.benchmarks.results import Results
-from tests.benchmarks.servers import ROOT, Server, command, environment, free_port, serve
+from tests.benchmarks.servers import ROOT, Server, command, environment, serve
 from tests.benchmarks.tables import EMPTIED, QUEUE
 from tests.campaign.report import say
 from tests.campaign.surroundings import Postgres, postgres
+from tests.processes import free_port
 
 from .cluster import AT_REST, Cell, cluster
 
