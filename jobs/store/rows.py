@@ -48,10 +48,11 @@ def insert_rows(rows: Iterable[models.Model]) -> None:
 @cache
 def _of(model: type[models.Model]) -> tuple[dict[str | None, str], str]:
     """Return the attributes that are written, by column, and the statement."""
-    quoted = connection().ops.quote_name
+    database = connection()
+    quoted = database.ops.quote_name
     fields = [field for field in model._meta.concrete_fields if not _is_of_database(field)]
     names = ", ".join(quoted(field.column) for field in fields)
-    kinds = ", ".join(f"{quoted(field.column)} {_kind(field)}" for field in fields)
+    kinds = ", ".join(f"{quoted(field.column)} {field.rel_db_type(database)}" for field in fields)
     assert model._meta.pk is not None
     statement = f"""
         INSERT INTO {quoted(model._meta.db_table)} ({names})
@@ -66,14 +67,6 @@ def _is_of_database(field: Any) -> bool:
     """Whether only the database gives the column its value."""
     has_default = field.has_db_default() and not field.has_default()
     return has_default or isinstance(field, models.AutoField)
-
-
-def _kind(field: Any) -> str:
-    # The column checks the length. A conversion might shorten the text.
-    if isinstance(field, models.CharField):
-        return "text"
-    kind: str = field.rel_db_type(connection())
-    return kind
 
 
 def _as_text(value: Any) -> str:
