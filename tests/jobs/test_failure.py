@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import engine
@@ -15,6 +16,7 @@ from jobs.models import Event, Job, RefusedFinish
 from jobs.signals import jobs_failed
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
+from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory
 
 STEADY = {"jitter": False, "initial_interval": "PT10S", "backoff_coefficient": 3}
@@ -359,6 +361,24 @@ def test_an_unsigned_failure_that_ends_the_job_is_marked(db):
 
 
 # Many at once
+
+
+def test_many_fail_in_as_many_queries_as_two_and_each_waits_for_its_own_time(db):
+    def fail(count: int) -> int:
+        jobs = [
+            JobFactory(active=True, attempt=1 + place % 3, max_attempts=5, retry=STEADY)
+            for place in range(count)
+        ]
+        with CaptureQueriesContext(connection) as queries:
+            outcomes = engine.fail([Failure(job.pk, message=str(job.pk)) for job in jobs])
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.refresh_from_db()
+            assert job.retry_delay == timedelta(seconds=10 * 3 ** (job.attempt - 1))
+            assert (job.scheduled_at, job.retry_delay) == (outcome.retry_at, outcome.retry_delay)
+            assert job.errors.get().message == str(job.pk)
+        return len(queries)
+
+    assert fail(9) == fail(2)
 
 
 def test_each_failure_of_a_list_is_decided_by_itself(db):
