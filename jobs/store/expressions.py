@@ -12,6 +12,7 @@ import orjson
 from django.core.exceptions import EmptyResultSet
 from django.db.models import (
     BooleanField,
+    CharField,
     DateTimeField,
     DurationField,
     Expression,
@@ -53,7 +54,9 @@ class Among(In):
         if not self.rhs:
             raise EmptyResultSet
         column, parameters = self.process_lhs(compiler, connection)
-        kind = self.lhs.output_field.rel_db_type(connection)
+        field = self.lhs.output_field
+        # As `varchar(255)`, a longer text would be shortened, and found.
+        kind = "text" if isinstance(field, CharField) else field.rel_db_type(connection)
         # psycopg would look into each element of a list for what must be quoted.
         array = "{" + ",".join(map(_quoted, self.rhs)) + "}"
         return f"{column} = ANY(%s::{kind}[])", [*parameters, array]

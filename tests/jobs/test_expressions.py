@@ -57,6 +57,13 @@ def test_texts_may_contain_what_an_array_is_written_with(db):
     assert list(found.values_list("subject", flat=True)) == subjects
 
 
+def test_a_text_that_is_too_long_is_not_the_one_that_fits(db):
+    Event.objects.create(type="job.started", subject="x" * 255, time=ago(0))
+
+    assert not Event.objects.filter(Among("subject", ["x" * 256])).exists()
+    assert Event.objects.filter(Among("subject", ["x" * 255])).exists()
+
+
 def test_among_no_ids_is_no_row_and_no_query(db):
     JobFactory()
 
