@@ -131,13 +131,13 @@ class Bypass:
             self._end(used)
 
     def _reply(self, environ: dict[str, Any], answer: Answer) -> Reply:
-        status, headers, content, stream = answer
+        status, headers, content, stream, unsent = answer
         if status >= 400:
             return self._hand_over(environ, HttpResponse(content, status=status, headers=headers))
         sent = [*headers.items(), *self._headers]
         if stream is None:
             sent.append(("Content-Length", str(len(content))))
-        return Reply(status, sent, content, stream)
+        return Reply(status, sent, content, stream, unsent)
 
     def _hot(self, environ: dict[str, Any]) -> Hot | None:
         """The fast path of a request; None if it goes through Django's handler."""

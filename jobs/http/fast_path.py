@@ -35,7 +35,7 @@ from .hosts import check_host
 from .loop import LOOP, Stream
 from .negotiation import renderer_for
 from .request import Meta, Readable, body_stream, check_url, request_id_of
-from .verbs import Batch, Verb, VerbRequest, VerbResponse
+from .verbs import Batch, Unsent, Verb, VerbRequest, VerbResponse
 from .versioning import check_version
 from .waiting import Look, Waiting
 
@@ -48,6 +48,8 @@ class Answer(NamedTuple):
     content: bytes
     stream: Stream | None = None
     """The body, instead of `content`."""
+    unsent: Unsent | None = None
+    """Takes back what it gives, if the client has disconnected before."""
 
 
 class Parked(NamedTuple):
@@ -65,6 +67,14 @@ class ParkedResponse(HttpResponse):
         super().__init__()
         del self["Content-Type"]
         self.parked = parked
+
+
+class WholeResponse(HttpResponse):
+    """Represents an answer, and what is to be done if it cannot be sent."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.content, status=answer.status, headers=answer.headers)
+        self.unsent = answer.unsent
 
 
 class StreamedResponse(HttpResponse):
@@ -137,7 +147,7 @@ class FastView:
             return ParkedResponse(found)
         if found.stream is not None:
             return StreamedResponse(found)
-        return HttpResponse(found.content, status=found.status, headers=found.headers)
+        return WholeResponse(found)
 
     def answer(self, meta: Meta, path: str, stream: Readable, **named: str) -> Answer | Parked:
         """Answer a request with the view's method.
@@ -230,7 +240,8 @@ class FastView:
             return Answer(response.status, headers, b"", response.stream)
         renderer = renderer_for(asking.meta, self._renderers)
         headers["Content-Type"] = renderer.media_type
-        return Answer(response.status, headers, renderer.render(response.document))
+        content = renderer.render(response.document)
+        return Answer(response.status, headers, content, unsent=response.unsent)
 
 
 def fast(

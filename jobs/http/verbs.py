@@ -43,20 +43,33 @@ class VerbRequest:
         return read_required(self.document) if required else self.document or {}
 
 
+Unsent = Callable[[], object]
+"""Takes back what a response gives."""
+
+
 class VerbResponse:
     """A document with its status, and headers besides those that every response has."""
 
-    __slots__ = ("document", "headers", "status", "stream")
+    __slots__ = ("document", "headers", "status", "stream", "unsent")
 
-    def __init__(self, document: Any, status: int = 200, *, stream: Stream | None = None) -> None:
+    def __init__(
+        self,
+        document: Any,
+        status: int = 200,
+        *,
+        stream: Stream | None = None,
+        unsent: Unsent | None = None,
+    ) -> None:
         """
         Args:
             stream: the body, instead of a document; needs a server with an event loop.
+            unsent: called in a thread, by such a server, if the client has disconnected before.
         """
         self.document = document
         self.status = status
         self.headers: dict[str, str] = {}
         self.stream = stream
+        self.unsent = unsent
 
     def __setitem__(self, name: str, text: str) -> None:
         self.headers[name] = text

@@ -20,6 +20,7 @@ from jobs.models import Job
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from tests import processes
+from tests.database import atomic, connection
 from tests.factories import JobFactory, WorkerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -32,18 +33,25 @@ class Line:
     """A connection for requests whose responses may never be read."""
 
     def __init__(self, api: processes.Api) -> None:
+        self.api = api
         port = int(api.url.rpartition(":")[2])
         self.socket = socket.create_connection(("127.0.0.1", port), processes.PATIENCE)
         self.buffer = b""
 
-    def ask(self, method: str, path: str, body: dict | None = None) -> None:
+    def ask(self, method: str, path: str, body: dict | None = None, *, parts: int = 1) -> None:
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        self.socket.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        whole = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+        for part in (whole,) if parts == 1 else (whole[:-1], whole[-1:]):
+            self.socket.sendall(part)
+            if parts > 1:  # by the time of another response, the server has read this one
+                self.api.call("GET", "/ojs/manifest")
 
-    def fetch(self, worker_id: str, queue: str = "default", wait_ms: int = HOUR) -> None:
+    def fetch(
+        self, worker_id: str, queue: str = "default", wait_ms: int = HOUR, *, parts: int = 1
+    ) -> None:
         body = {"queues": [queue], "worker_id": worker_id, "wait_ms": wait_ms}
-        self.ask("POST", "/ojs/v1/workers/fetch", body)
+        self.ask("POST", "/ojs/v1/workers/fetch", body, parts=parts)
 
     def read_until(self, pattern: bytes) -> bytes:
         while not (found := re.search(pattern, self.buffer)):
@@ -109,6 +117,34 @@ def test_a_hundred_fetches_wait_and_everything_else_is_answered(server, line):
     push(server, *range(100))
     given = [args for fetch in waiting for (args,) in [fetch.jobs()]]
     assert sorted(given) == [[number] for number in range(100)]
+
+
+@contextlib.contextmanager
+def nobody_claims():
+    """Keep claims waiting until the block ends; reading is possible."""
+    with atomic(), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("LOCK TABLE ojs_jobs_job IN EXCLUSIVE MODE")
+        else:
+            cursor.execute("UPDATE ojs_jobs_job SET priority = priority")
+        yield
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_is_found_for_a_worker_that_has_left_meanwhile_is_for_the_next_one(
+    server, line, parts
+):
+    gone, other = line(), line()
+    push(server, 7)
+    with nobody_claims():
+        gone.fetch("gone", wait_ms=0, parts=parts)
+        gone.socket.close()
+        # The server has seen that when it answers.
+        assert server.call("GET", "/ojs/manifest")[0] == 200
+        other.fetch("other")
+
+    assert other.jobs() == [[7]]
+    assert Job.objects.values_list("reserved_by", "attempt").get() == ("other", 1)
 
 
 def test_a_worker_that_left_while_it_waited_gets_no_job(server, line):

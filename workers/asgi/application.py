@@ -23,9 +23,10 @@ from django.urls import NoReverseMatch, get_script_prefix, reverse
 
 from jobs.conf import ojs_settings, path_prefixes
 from jobs.errors import InvalidRequest
-from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
+from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse, WholeResponse
 from jobs.http.hosts import check_host
 from jobs.http.loop import Stream
+from jobs.http.verbs import Unsent
 from workers import code_schedules
 from workers.alerts import watch
 
@@ -64,6 +65,7 @@ class Reply(NamedTuple):
     headers: Headers
     content: bytes = b""
     stream: Stream | None = None
+    unsent: Unsent | None = None
 
     def written(self, first: bytes, last: bytes) -> bytes | None:
         """Return the response as HTTP/1.1; None if it must be sent with ASGI messages.
@@ -269,7 +271,15 @@ class JobServer:
             if found is None:
                 return
             reply = reply.reply(found)
+        elif reply.unsent is not None and await _has_left(receive):
+            self.drop(reply)
+            return
         await _send(reply, loop, receive, send)
+
+    def drop(self, reply: Reply | Later) -> None:
+        """Take back what a response gives whose client has disconnected."""
+        if isinstance(reply, Reply) and reply.unsent is not None:
+            self._run.loop.keep(_take_back(self._run.loop, reply.unsent))
 
     def _answer(self, environ: dict[str, Any]) -> asyncio.Future[Reply | Later]:
         run = self._run
@@ -338,7 +348,8 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
         if isinstance(parts, StreamedResponse):
             kept = [(name, text) for name, text in headers if name.lower() != LENGTH]
             return Reply(int(status[:3]), kept, b"", parts.stream)
-        return Reply(int(status[:3]), headers, b"".join(parts))
+        unsent = parts.unsent if isinstance(parts, WholeResponse) else None
+        return Reply(int(status[:3]), headers, b"".join(parts), unsent=unsent)
     finally:
         close = getattr(parts, "close", None)
         if close is not None:
@@ -357,6 +368,23 @@ async def _until_gone(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _take_back(loop: ServerLoop, unsent: Unsent) -> None:
+    try:
+        await loop.in_thread(unsent)
+    except Exception:
+        # It comes back by itself when its reservation ends.
+        logger.exception("What a disconnected client was given could not be taken back.")
+
+
+async def _has_left(receive: Receive) -> bool:
+    """Whether the client of a request that was read as a whole has disconnected by now."""
+    gone = asyncio.ensure_future(_until_gone(receive))
+    await asyncio.sleep(0)
+    has_left = gone.done()
+    gone.cancel()
+    return has_left
 
 
 async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | None:

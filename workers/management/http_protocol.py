@@ -110,6 +110,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Write a response, if that is possible without waiting."""
         failed = found.exception() is not None
         if cycle.disconnected and not failed:
+            self.app.drop(found.result())
             return
         written = None
         if not failed and not self.flow.write_paused:

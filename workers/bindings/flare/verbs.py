@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from jobs import engine
@@ -44,7 +45,10 @@ def poll(request: VerbRequest) -> VerbResponse:
     if jobs:
         periods = liveness.reserve_for_execution(jobs, name)
         liveness.seen(name, seen)
-    return VerbResponse({"jobs": [replies.polled(job, periods[job.id]) for job in jobs]})
+    return VerbResponse(
+        {"jobs": [replies.polled(job, periods[job.id]) for job in jobs]},
+        unsent=partial(protocol.release, jobs, name) if jobs else None,
+    )
 
 
 def ack(request: VerbRequest) -> VerbResponse:

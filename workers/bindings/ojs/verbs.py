@@ -147,8 +147,10 @@ def _respond(
     given: _Fetch, jobs: Sequence[Any], document: dict[str, Any]
 ) -> VerbResponse | WaitingForWork[Any]:
     def respond(jobs: Sequence[Any]) -> VerbResponse:
-        document["jobs"] = [claimed_envelope(job, project=given.asked["project"]) for job in jobs]
-        return VerbResponse(document)
+        asked = given.asked
+        document["jobs"] = [claimed_envelope(job, project=asked["project"]) for job in jobs]
+        unsent = partial(protocol.release, jobs, asked["worker_id"]) if jobs else None
+        return VerbResponse(document, unsent=unsent)
 
     if jobs or not given.wait:
         return respond(jobs)
