@@ -380,11 +380,12 @@ async def _take_back(loop: ServerLoop, unsent: Unsent) -> None:
 
 async def _has_left(receive: Receive) -> bool:
     """Whether the client of a request that was read as a whole has disconnected by now."""
-    gone = asyncio.ensure_future(_until_gone(receive))
+    message = asyncio.ensure_future(receive())
     await asyncio.sleep(0)
-    has_left = gone.done()
-    gone.cancel()
-    return has_left
+    if message.done():
+        return message.result()["type"] == "http.disconnect"
+    message.cancel()
+    return False
 
 
 async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | None:
