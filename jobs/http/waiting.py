@@ -74,9 +74,6 @@ class Waiting(Generic[Answer]):
         assert last is not None
         return last
 
-    async def withdraw(self, loop: Loop) -> None:
-        """Release what was found, because the client disconnected before the response."""
-
 
 async def first_of(*events: asyncio.Event, seconds: float) -> None:
     """Sleep until one of `events` is set, or the time is up."""

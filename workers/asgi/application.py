@@ -396,8 +396,10 @@ async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | 
         await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
         if not gone.done():
             return waiting.result()
-        if waiting.done():
-            await parked.waiting.withdraw(loop)
+        if waiting.done() and not waiting.exception():
+            unsent = waiting.result().unsent
+            if unsent is not None:
+                await _take_back(loop, unsent)
         return None
     finally:
         gone.cancel()

@@ -15,6 +15,7 @@ from jobs.access.audit import Actor, record_action
 from jobs.errors import Conflict, InvalidRequest
 from jobs.store import clock
 from jobs.store.database import atomic
+from jobs.store.rows import insert_rows
 
 from ..lifecycle import WorkerState
 from ..models import UNFINISHED, FleetOperation, OperationState, OperationStep, Phase, Worker
@@ -117,7 +118,7 @@ def _claim(operation: FleetOperation, workers: Sequence[Worker]) -> None:
     """
     try:
         with atomic():
-            OperationStep.objects.bulk_create(
+            insert_rows(
                 OperationStep(
                     operation=operation,
                     worker_id=worker.pk,

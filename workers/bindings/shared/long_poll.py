@@ -93,14 +93,9 @@ class WaitingForWork(Waiting[Answer]):
         _, able = directory.fetch_state(self._worker_id) or (False, frozenset())
         return able.union(types)
 
-    async def withdraw(self, loop: Loop) -> None:
-        if self._claimed:
-            await self._release(loop, Look(self._claimed))
-
     async def _release(self, loop: Loop, found: Look) -> None:
-        jobs, self._claimed = found.jobs, []
-        if jobs:
-            await loop.in_thread(protocol.release, jobs, self._worker_id)
+        if found.jobs:
+            await loop.in_thread(protocol.release, found.jobs, self._worker_id)
 
 
 def hub_of(loop: Loop) -> Hub:
