@@ -123,19 +123,19 @@ def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> N
         about |= {"began": found[0], "step": seconds / jobs}
         connection.execute(JOBS, about)
         connection.execute(EVENTS, about)
-    _counted(connection)
+    _counted()
     connection.execute("VACUUM ANALYZE ojs_jobs_job, ojs_jobs_event")
     connection.execute("CHECKPOINT")
 
 
-def _counted(connection: psycopg.Connection[Any]) -> None:
+def _counted() -> None:
     """Let the reaper count what happens from now on, as if it had counted the past."""
+    from jobs.store import partitions
     from workers.chores import tallies
     from workers.models import EventCursor
 
-    row = connection.execute("SELECT coalesce(max(id), 0) FROM ojs_jobs_event").fetchone()
-    assert row is not None
-    EventCursor.objects.update_or_create(pk=tallies.NAME, defaults={"event_id": row[0]})
+    last = partitions.relation().last_id
+    EventCursor.objects.update_or_create(pk=tallies.NAME, defaults={"event_id": last})
 
 
 @contextmanager

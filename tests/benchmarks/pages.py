@@ -240,10 +240,14 @@ def every_other_page(known: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def server() -> Iterator[http.client.HTTPConnection]:
-    """A server of one process in production configuration, on this process's database."""
+def server(**environ: str) -> Iterator[http.client.HTTPConnection]:
+    """A server of one process in production configuration, with this process's environment.
+
+    Args:
+        environ: what is different in its own.
+    """
     port = free_port()
-    with servers.serve(servers.command(port, 1), port, 1, dict(os.environ)):
+    with servers.serve(servers.command(port, 1), port, 1, dict(os.environ) | environ):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=servers.PATIENCE)
         with closing(connection):
             yield connection

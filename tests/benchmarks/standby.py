@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.campaign.surroundings import Missing, Postgres
-from tests.processes import eventually, free_port
+from tests.campaign.surroundings import Missing, Postgres, postgres
+from tests.processes import eventually
 
 from . import servers
 from .places import STANDBY
@@ -75,51 +75,44 @@ def words_of(options: argparse.Namespace) -> list[str]:
 @contextlib.contextmanager
 def pair(folder: Path) -> Iterator[tuple[Postgres, Postgres]]:
     """A primary and its standby."""
-    primary, standby = Postgres(folder / "primary"), Postgres(folder / "standby")
-    try:
-        primary.create()
-        primary.start()
-        primary.make_database()
-        standby.standby_of(primary)
-        standby.start()
-        yield primary, standby
-    finally:
-        standby.stop()
-        primary.stop()
+    with postgres(folder / "primary") as primary:
+        standby = Postgres(folder / "standby")
+        try:
+            standby.standby_of(primary)
+            standby.start()
+            yield primary, standby
+        finally:
+            standby.stop()
 
 
-class Sessions:
-    """The processor time of a server's sessions in one PostgreSQL."""
+def computed(database: Postgres) -> float:
+    """Return the seconds of processor time that the server's sessions have taken so far.
 
-    def __init__(self, database: Postgres) -> None:
-        self._database = database
-
-    def computed(self) -> float:
-        """Seconds so far; sessions stay open, so none is missed."""
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
-        with self._database.connect() as connection:
-            found = [pid for (pid,) in connection.execute(query, [SESSIONS])]
-        times = [psutil.Process(pid).cpu_times() for pid in found]
-        return sum(time.user + time.system for time in times)
+    They stay open, so none is missed.
+    """
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+    with database.connect() as connection:
+        found = [pid for (pid,) in connection.execute(query, [SESSIONS])]
+    times = [psutil.Process(pid).cpu_times() for pid in found]
+    return sum(time.user + time.system for time in times)
 
 
 def measure(primary: Postgres, standby: Postgres, rounds: int, results: Results) -> None:
     from jobs.http.authentication import make_key
 
-    from .pages import signed_in
+    from .pages import server, signed_in
 
     _, key = make_key("standby")
     _, headers = signed_in()
     headers["Authorization"] = f"Bearer {key}"
     alone = {"DATABASE_URL": _named(primary.url)}
     reading = alone | {"READ_DATABASE_URL": _named(standby.url)}
-    sessions = Sessions(primary), Sessions(standby)
     for _ in range(rounds):
         for is_relieved, how in ((False, alone), (True, reading)):
-            with _serving(dict(os.environ) | how) as connection:
+            with server(**how) as connection:
                 for name, addresses in READS.items():
                     reader = Reader(connection, addresses, headers)
-                    here, there = reader.cost(sessions, is_relieved)
+                    here, there = reader.cost((primary, standby), is_relieved)
                     with_one = "with a standby" if is_relieved else "without a standby"
                     results.get(STANDBY, f"{name}: primary, {with_one}", "ms").rounds.append(here)
                     if is_relieved:
@@ -139,7 +132,7 @@ class Reader:
         self._addresses = addresses
         self._headers = dict(headers)
 
-    def cost(self, sessions: Sequence[Sessions], is_relieved: bool) -> list[float]:
+    def cost(self, databases: Sequence[Postgres], is_relieved: bool) -> list[float]:
         """Return the milliseconds that one request takes of each PostgreSQL.
 
         Args:
@@ -148,14 +141,14 @@ class Reader:
         # The first ones connect and fill caches. The record of events is read from the primary
         # until a point is known that the standby has replayed.
         eventually(lambda: self._read() == {is_relieved})
-        before = [each.computed() for each in sessions]
+        before = [computed(each) for each in databases]
         times = max(1, LEAST // len(self._addresses))
         for _ in range(times):
             assert self._read() == {is_relieved}, self._addresses
         requests = times * len(self._addresses)
         return [
-            1000 * (each.computed() - earlier) / requests
-            for each, earlier in zip(sessions, before, strict=True)
+            1000 * (computed(each) - earlier) / requests
+            for each, earlier in zip(databases, before, strict=True)
         ]
 
     def _read(self) -> set[bool]:
@@ -172,15 +165,6 @@ class Reader:
 
 def _named(url: str) -> str:
     return f"{url}?application_name={SESSIONS}"
-
-
-@contextlib.contextmanager
-def _serving(environ: dict[str, str]) -> Iterator[http.client.HTTPConnection]:
-    port = free_port()
-    with servers.serve(servers.command(port, 1), port, 1, environ):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=servers.PATIENCE)
-        with contextlib.closing(connection):
-            yield connection
 
 
 def main() -> None:
