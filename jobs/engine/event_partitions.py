@@ -17,7 +17,7 @@ from ..record import events
 from ..record.execution_search import first_since
 from ..store import clock, partitions
 from ..store.database import alias, is_postgresql
-from ..store.locks import Busy
+from ..store.locks import Busy, patiently
 from ..store.partitions import Partition
 
 DAY = timedelta(days=1)
@@ -131,7 +131,7 @@ def move(say: Callable[[str], None], pause: Callable[[], None], tries: int) -> N
         if not partitions.is_partitioned():
             _to_first_partition(say, pause, tries)
     made = 0
-    while _patiently(_make_next, pause, tries):
+    while patiently(_make_next, pause, tries):
         made += 1
     say(f"4 of 4: {made} partitions are made ahead; housekeeping makes the next ones.")
 
@@ -142,7 +142,7 @@ def _to_first_partition(say: Callable[[str], None], pause: Callable[[], None], t
     found = partitions.bound()
     if found is None or found[0] - last_id < least:
         upper = last_id + ids_ahead(last_id, MARGIN)
-        _patiently(lambda: partitions.set_bound(upper), pause, tries)
+        patiently(lambda: partitions.set_bound(upper), pause, tries)
         say(f"1 of 4: the table takes ids below {upper:,}; {last_id:,} are drawn.")
     else:
         say("1 of 4: done before.")
@@ -153,14 +153,5 @@ def _to_first_partition(say: Callable[[str], None], pause: Callable[[], None], t
         partitions.check_bound()
     else:
         say("2 of 4: done before.")
-    _patiently(partitions.switch, pause, tries)
+    patiently(partitions.switch, pause, tries)
     say("3 of 4: the table is the first partition of the record.")
-
-
-def _patiently(step: Callable[[], object], pause: Callable[[], None], tries: int) -> object:
-    for _ in range(tries - 1):
-        try:
-            return step()
-        except Busy:
-            pause()
-    return step()

@@ -23,10 +23,7 @@ from ..models import (
     Dependency,
     Event,
     Job,
-    JobError,
-    JobLog,
     Listener,
-    ProgressReport,
     Queue,
     RefusedFinish,
     Workflow,
@@ -36,7 +33,7 @@ from ..models.querysets import JobQuerySet
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
-from ..store import clock
+from ..store import cascades, clock
 from ..store.database import alias, atomic
 from ..store.expressions import Among
 from . import event_partitions, stored_arguments
@@ -241,11 +238,10 @@ def _delete(ids: list[UUID], event: str = "") -> int:
 def erase(ids: list[UUID]) -> None:
     """Delete jobs the caller has locked, and what refers to them or belongs to them alone."""
     stored_arguments.release_jobs(ids)
-    JobError.objects.filter(Among("job", ids)).delete()
-    JobLog.objects.filter(Among("job", ids)).delete()
-    ProgressReport.objects.filter(Among("job", ids)).delete()
+    if not cascades.cascade(Job):
+        for field in cascades.references(Job):
+            field.model._default_manager.filter(Among(field.name, ids)).delete()
     Checkpoint.objects.filter(Among("pk", ids)).delete()
-    Dependency.objects.filter(Q(Among("predecessor", ids)) | Q(Among("waiter", ids))).delete()
     Job.objects.filter(Among("pk", ids))._raw_delete(using=alias())
 
 

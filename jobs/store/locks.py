@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 
-from .database import atomic, connection
+from .database import connection
 
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -17,21 +18,37 @@ class Busy(Exception):
 
 
 @contextlib.contextmanager
-def locking_within(timeout: str) -> Iterator[None]:
+def locking_within(timeout: str, database: Any = None) -> Iterator[None]:
     """A transaction that gives up if it does not get a lock in time.
 
     Args:
         timeout: as PostgreSQL reads it, such as `300ms`.
+        database: a connection of Django's; that of jobs if None.
 
     Raises:
         Busy: it did not get a lock.
     """
+    database = database or connection()
     try:
-        with atomic():
-            with connection().cursor() as cursor:
+        with transaction.atomic(using=database.alias):
+            with database.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{timeout}'")
             yield
     except OperationalError as problem:
         if getattr(problem.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE:
             raise Busy(str(problem)) from problem
         raise
+
+
+def patiently(step: Callable[[], object], pause: Callable[[], None], tries: int) -> object:
+    """Try a step again while it is `Busy`, `tries` times in all; return what it returns.
+
+    Raises:
+        Busy: so was the last attempt.
+    """
+    for _ in range(tries - 1):
+        try:
+            return step()
+        except Busy:
+            pause()
+    return step()
