@@ -10,21 +10,18 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import DateTimeField, DurationField, F, QuerySet
-from django.db.models.functions import Now
-
 from ..models import Event as EventRow
 from ..models import Job, JobError, RateLimit
-from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_failed, send_on_commit
-from ..spec.lifecycle import Event, State
+from ..spec.lifecycle import State
 from ..spec.reports import Failure
 from ..spec.retry import RetryPolicy
 from ..spec.time_limits import enqueue_ttl, expires_at_once_started
 from ..store import wakeup
-from ..store.expressions import Among, Each
+from ..store.contract import Move
 from ..store.rows import insert_rows
+from ..store.stores import store
 from . import limits
 from .flow import ending
 from .outcomes import Outcome, explain
@@ -33,10 +30,6 @@ BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
 Settled = tuple[Any, Failure, Outcome]
 """A locked job with the database's `now`, the failure reported, and its outcome."""
-NEEDED = (
-    *("type", "queue", "state", "attempt", "max_attempts", "retry", "timeout", "deadline"),
-    *("reserved_by", "started_at", "followed", "attributes", "rate_key"),
-)
 FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
 """Handler response codes that end the job regardless of its policy (OJS retry §7.2)."""
 
@@ -45,12 +38,8 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
     """Record failed attempts and decide what follows (FAIL, OJS core §7.4); see `complete()`."""
     outcomes: dict[int, Outcome] = {}
     with ending() as ended:
-        locked = {
-            job.pk: job
-            for job in to_fail(Job.objects.filter(Among("pk", {item.job_id for item in failures})))
-            .select_for_update()
-            .order_by("pk")
-        }
+        ids = {item.job_id for item in failures}
+        locked = {job.pk: job for job in store().lock_to_fail(ids)}
         settled: list[Settled] = []
         for index, item in enumerate(failures):
             job = locked.get(item.job_id)
@@ -65,11 +54,6 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
     if settled and jobs_failed.has_listeners():
         send_on_commit(jobs_failed, Job, outcomes=[outcome for _, _, outcome in settled])
     return answers
-
-
-def to_fail(jobs: JobQuerySet) -> QuerySet[Any]:
-    """Jobs with what `fail_locked` needs of them, and the database's `now`."""
-    return jobs.annotate(now=Now()).only(*NEEDED)
 
 
 def _hold_limits(settled: Sequence[Settled]) -> None:
@@ -97,7 +81,7 @@ def _holds(item: Failure, job: Job) -> bool:
 
 
 def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], list[UUID]]:
-    """Fail active jobs that the caller has locked, from `to_fail`.
+    """Fail active jobs that the caller has locked, from `JobQuerySet.to_fail`.
 
     Returns one outcome for each, in order, and the ended jobs that have dependents or a workflow.
     """
@@ -107,30 +91,29 @@ def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], l
 
 
 def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
-    """Apply each job's retry policy and move the jobs, one UPDATE for each target state.
+    """Apply each job's retry policy and move the jobs.
 
     Returns the ended jobs that have dependents or a workflow.
     """
     errors: list[JobError] = []
-    moves: dict[tuple[State, bool, bool, bool], list[tuple[Job, Outcome]]] = {}
+    moves: list[Move] = []
     for job, failure, outcome in settled:
         # When the retry is due is decided by the database's clock.
         now: datetime = job.now
         outcome.attempt = job.attempt
-        unfenced = failure.worker_id is None
         if failure.release:
-            dead_letter = False
             _release(job, failure, outcome, now)
         else:
             errors.append(_error(job, failure, now))
-            dead_letter = outcome.dead_letter = _decide(job, failure, outcome, now)
+            outcome.dead_letter = _decide(job, failure, outcome, now)
             outcome.events = list(_failure_events(job, failure, outcome, now))
-        assert outcome.state is not None
-        move = (outcome.state, dead_letter, unfenced, failure.release)
-        moves.setdefault(move, []).append((job, outcome))
+        moves.append(_move(failure, outcome))
+    if not moves:
+        return []
     insert_rows(errors)
-    for (state, dead_letter, unfenced, released), group in moves.items():
-        _move(state, group, dead_letter=dead_letter, unfenced=unfenced, released=released)
+    forget_enqueue_ttl(job for job, _, outcome in settled if outcome.state != State.DISCARDED)
+    store().move_failed(moves)
+    wakeup.notify({job.queue for job, _, outcome in settled if outcome.state == State.AVAILABLE})
     record(event for _, _, outcome in settled for event in outcome.events)
     ended = (job for job, _, outcome in settled if outcome.state == State.DISCARDED)
     return [job.pk for job in ended if job.followed]
@@ -181,39 +164,18 @@ def _has_time_left(job: Job, start: datetime) -> bool:
     return job.deadline is None or start + (job.timeout or timedelta(0)) <= job.deadline
 
 
-def _move(
-    state: State,
-    group: Sequence[tuple[Job, Outcome]],
-    *,
-    dead_letter: bool,
-    unfenced: bool,
-    released: bool,
-) -> None:
-    jobs = Job.objects.these(job for job, _ in group)
-    if state != State.DISCARDED:
-        forget_enqueue_ttl(job for job, _ in group)
-    if state == State.AVAILABLE:
-        # Released with its attempt number kept: the next FETCH uses it again.
-        jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=group[0][1].at)
-        wakeup.notify({job.queue for job, _ in group})
-    elif state == State.RETRYABLE:
-        jobs.transition(
-            Event.FAIL,
-            state,
-            # A released job keeps its attempt number: the next FETCH uses it again.
-            attempt_counted=released,
-            scheduled_at=_each(group, "retry_at", DateTimeField()),
-            retry_delay=_each(group, "retry_delay", DurationField()),
-        )
-    else:
-        jobs.transition(
-            Event.FAIL,
-            state,
-            finished_at=group[0][1].at,
-            dead_letter=dead_letter,
-            unfenced=unfenced,
-            finished_by=F("reserved_by"),
-        )
+def _move(failure: Failure, outcome: Outcome) -> Move:
+    at = outcome.retry_at or outcome.at
+    assert outcome.state is not None and at is not None
+    return Move(
+        outcome.job_id,
+        outcome.state,
+        at,
+        outcome.retry_delay,
+        failure.release,
+        outcome.dead_letter,
+        failure.worker_id is None,
+    )
 
 
 def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
@@ -225,12 +187,6 @@ def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
         if enqueue_ttl(job) is not None:
             bounded = Job.objects.filter(pk=job.pk, expires_at__isnull=False)
             bounded.update(expires_at=expires_at_once_started(job))
-
-
-def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:
-    if len(group) == 1:
-        return getattr(group[0][1], name)
-    return Each({job.pk: getattr(outcome, name) for job, outcome in group}, output_field)
 
 
 def _error(job: Job, failure: Failure, now: datetime) -> JobError:

@@ -26,7 +26,7 @@ from ..store.expressions import Among
 from ..store.portable import skips_locked
 from ..store.rows import insert_rows
 from ..store.stores import store
-from .failure import fail_locked, to_fail
+from .failure import fail_locked
 from .flow import ending
 
 
@@ -53,7 +53,8 @@ def time_out() -> int:
     """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
     with ending() as ended:
         overrun: list[Any] = list(
-            to_fail(Job.objects.overrun())
+            Job.objects.overrun()
+            .to_fail()
             .order_by("pk")
             .select_for_update(skip_locked=skips_locked())[:BATCH_SIZE]
         )

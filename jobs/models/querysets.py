@@ -29,6 +29,13 @@ class EventTxid(Func):
         )
 
 
+TO_FAIL = (
+    *("id", "type", "queue", "state", "attempt", "max_attempts", "retry", "timeout", "deadline"),
+    *("reserved_by", "started_at", "followed", "attributes", "rate_key"),
+)
+"""What must be known of a job to decide what follows a failed attempt."""
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     def these(self, jobs: Iterable[Job]) -> JobQuerySet:
         """Jobs that were read before, usually a locked batch."""
@@ -82,6 +89,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         if not able:
             return jobs.filter(needs_nothing)
         return jobs.filter(needs_nothing | Q(JSONArrayWithin("needs", able)))
+
+    def to_fail(self) -> models.QuerySet[Any]:
+        """With what a failed attempt needs to know of them, and the database's `now`."""
+        return self.annotate(now=Now()).only(*TO_FAIL)
 
     def unexpired(self) -> JobQuerySet:
         return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))

@@ -134,6 +134,22 @@ class Completed(NamedTuple):
     at: datetime | None
 
 
+class Move(NamedTuple):
+    """What becomes of an active job whose attempt failed, or whose worker gave it back."""
+
+    job_id: UUID
+    state: State
+    """`retryable`, `available` or `discarded`."""
+    at: datetime
+    """When it may be fetched again, or when it ended."""
+    retry_delay: timedelta | None = None
+    released: bool = False
+    """The next FETCH uses the number of this attempt again."""
+    dead_letter: bool = False
+    unfenced: bool = False
+    """Its sender did not say which worker it was."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why a job was reclaimed; `type` is an error type of OJS worker protocol, Appendix B."""
@@ -216,6 +232,15 @@ class Store(Protocol):
         self, completions: Sequence[Completion], request: ClaimRequest
     ) -> tuple[list[Completed], Claimed]:
         """Do both in one transaction, and one round trip where that is possible."""
+
+    def lock_to_fail(self, ids: Collection[UUID]) -> list[Any]:
+        """Lock these jobs in the caller's transaction, and return those that exist.
+
+        See `JobQuerySet.to_fail`.
+        """
+
+    def move_failed(self, moves: Sequence[Move]) -> None:
+        """Move jobs that the caller has locked; those that are not active stay as they are."""
 
     def extend(
         self,

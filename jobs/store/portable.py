@@ -41,11 +41,12 @@ from .contract import (
     Claimed,
     ClaimRequest,
     Completed,
+    Move,
     Reclaimed,
     stamp,
 )
 from .database import atomic, connection, is_postgresql, run
-from .expressions import Among
+from .expressions import Among, Each
 from .rows import insert_rows
 from .sql import BESIDE_PUBLIC
 
@@ -260,6 +261,35 @@ class PortableStore:
     ) -> tuple[list[Completed], Claimed]:
         with atomic():
             return self.complete(completions), self.claim(request)
+
+    def lock_to_fail(self, ids: Collection[UUID]) -> list[Any]:
+        jobs = Job.objects.filter(Among("pk", ids))
+        # Locked in id order, like every batch.
+        return list(jobs.to_fail().select_for_update().order_by("pk"))
+
+    def move_failed(self, moves: Sequence[Move]) -> None:
+        for alike in _moved_alike(moves):
+            jobs = Job.objects.filter(Among("pk", [move.job_id for move in alike]))
+            state, at = alike[0].state, alike[0].at
+            if state == State.AVAILABLE:
+                jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=at)
+            elif state == State.RETRYABLE:
+                jobs.transition(
+                    Event.FAIL,
+                    state,
+                    attempt_counted=alike[0].released,
+                    scheduled_at=_each(alike, "at", models.DateTimeField()),
+                    retry_delay=_each(alike, "retry_delay", models.DurationField()),
+                )
+            else:
+                jobs.transition(
+                    Event.FAIL,
+                    state,
+                    finished_at=at,
+                    dead_letter=alike[0].dead_letter,
+                    unfenced=alike[0].unfenced,
+                    finished_by=F("reserved_by"),
+                )
 
     def extend(
         self,
@@ -482,6 +512,23 @@ def _alike(completions: Sequence[Completion]) -> Iterable[list[Completion]]:
         key = orjson.dumps(item.result), item.worker_id is None
         groups.setdefault(key, []).append(item)
     return groups.values()
+
+
+def _moved_alike(moves: Sequence[Move]) -> Iterable[list[Move]]:
+    """Group those that one UPDATE can move."""
+    groups: dict[tuple[Any, ...], list[Move]] = {}
+    for move in moves:
+        # Each retry may have a time of its own.
+        at = None if move.state == State.RETRYABLE else move.at
+        key = move.state, at, move.released, move.dead_letter, move.unfenced
+        groups.setdefault(key, []).append(move)
+    return groups.values()
+
+
+def _each(moves: Sequence[Move], name: str, output_field: Any) -> Any:
+    if len(moves) == 1:
+        return getattr(moves[0], name)
+    return Each({move.job_id: getattr(move, name) for move in moves}, output_field)
 
 
 def completed_event(job: Any) -> EventRow:

@@ -523,7 +523,7 @@ FAST_PATHS: Sequence[FastPath] = (
                 f"{SQL}{name}.sql"
                 for name in (
                     *("claim", "complete", "insert_one", "insert_each", "insert_uniform"),
-                    *("promote", "reclaim", "save_checkpoint"),
+                    *("lock_to_fail", "move_failed", "promote", "reclaim", "save_checkpoint"),
                 )
             ),
             "workers/store/postgres/__init__.py",

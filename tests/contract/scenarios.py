@@ -219,6 +219,40 @@ def fail_for_good(world: World) -> None:
     give_up(world, buried)
 
 
+@scenario
+def fail_many_at_once(world: World) -> None:
+    """In one request, so that a single statement moves jobs in each way that there is."""
+    once = {"max_attempts": 1}
+    jobs = world.enqueue(
+        {"type": "in.an.hour", "retry": STEADY},
+        {"type": "in.two", "retry": STEADY, "enqueue_ttl": 7200},
+        {"type": "released", "enqueue_ttl": 7200},
+        {"type": "released.for.later"},
+        {"type": "exhausted", "retry": once},
+        {"type": "exhausted.and.dropped", "retry": once | {"on_exhaustion": "discard"}},
+        {"type": "unfenced", "retry": once},
+        {"type": "of.another"},
+    )
+    take(world, count=7)
+    take(world, worker_id="another")
+    said: dict[str, dict[str, Any]] = {
+        "in.an.hour": {"type": "IOError"},
+        "in.two": {"retry_in": 2 * HOUR},
+        "released": {"release": True},
+        "released.for.later": {"release": True, "retry_in": HOUR},
+        "exhausted": {"details": {"host": "a"}},
+        "exhausted.and.dropped": {},
+        "unfenced": {"worker_id": None},
+        "of.another": {},
+    }
+    items = [
+        Failure(job_id, **{"worker_id": "w"} | more)
+        for job_id, more in zip(jobs, said.values(), strict=True)
+    ]
+    world.do(protocol.fail, [*items, items[0]])
+    take(world)
+
+
 # Time
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from uuid import UUID
 import orjson
 
 from ...conf import ojs_settings
+from ...models import Job
+from ...models.querysets import TO_FAIL
 from ...spec.batches import UniformBatch, representatives
 from ...spec.reports import Completion
 from ...spec.validation import NewJob
@@ -23,10 +26,11 @@ from ..contract import (
     Claimed,
     ClaimRequest,
     Completed,
+    Move,
     Reclaimed,
     stamp,
 )
-from ..database import run, run_together
+from ..database import alias, run, run_together
 from ..portable import PortableStore
 from ..sql import Statement, load
 from . import claiming
@@ -50,6 +54,8 @@ RECLAIM_HELD = RECLAIM.replacing(
 )
 PROMOTE = load(__name__, "promote").sized(limit=BATCH_SIZE)
 SAVE_CHECKPOINT = load(__name__, "save_checkpoint")
+LOCK_TO_FAIL = load(__name__, "lock_to_fail")
+MOVE_FAILED = load(__name__, "move_failed")
 ADMIT = Statement.written(
     f"SELECT statement_timestamp(), room, able::text, versions::text FROM ({OPEN.sql}) AS gate"
 )
@@ -123,6 +129,16 @@ class PostgresStore(PortableStore):
             completion_query(completions, False), claiming.query(request)
         )
         return _completed(completed), claiming.finish(request, rows)
+
+    def lock_to_fail(self, ids: Collection[UUID]) -> list[Any]:
+        rows = run(LOCK_TO_FAIL, {"ids": "{" + ",".join(map(str, ids)) + "}"})
+        return [_to_fail(row) for row in rows]
+
+    def move_failed(self, moves: Sequence[Move]) -> None:
+        run(
+            MOVE_FAILED.sized(limit=_size(len(moves))),
+            {"moves": orjson.dumps([_move(move) for move in moves]).decode()},
+        )
 
     def reclaim(
         self,
@@ -219,6 +235,27 @@ def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _to_fail(row: tuple[Any, ...]) -> Any:
+    *values, now = row
+    known = dict(zip(TO_FAIL, values, strict=True))
+    for name in ("retry", "attributes"):
+        known[name] = json.loads(known[name] or "null")
+    # Django expects them in the order of the model.
+    names = [field.attname for field in Job._meta.concrete_fields if field.attname in known]
+    job: Any = Job.from_db(alias(), names, [known[name] for name in names])
+    job.now = now
+    return job
+
+
+def _move(move: Move) -> dict[str, Any]:
+    delay = move.retry_delay
+    return move._asdict() | {"retry_delay": None if delay is None else delay.total_seconds()}
+
+
+def _size(count: int) -> int:
+    return next(size for size in SIZES if size >= count)
+
+
 def completion_query(completions: Sequence[Completion], followed: bool) -> Query:
     documents = [
         {
@@ -229,8 +266,7 @@ def completion_query(completions: Sequence[Completion], followed: bool) -> Query
         }
         for item in completions
     ]
-    limit = next(limit for limit in SIZES if limit >= len(completions))
-    return COMPLETE.sized(limit=limit), {
+    return COMPLETE.sized(limit=_size(len(completions))), {
         "completions": orjson.dumps(documents).decode(),
         "followed": followed,
         "records_events": ojs_settings.RECORD_EVENTS,
