@@ -53,6 +53,11 @@ class Line:
         body = {"queues": [queue], "worker_id": worker_id, "wait_ms": wait_ms}
         self.ask("POST", "/ojs/v1/workers/fetch", body, parts=parts)
 
+    def poll(self, worker_id: str, *, parts: int = 1) -> None:
+        """Fetch as a Flare worker does."""
+        body = {"queues": ["default"], "worker_id": worker_id}
+        self.ask("POST", "/flare/v1/workers/poll", body, parts=parts)
+
     def read_until(self, pattern: bytes) -> bytes:
         while not (found := re.search(pattern, self.buffer)):
             part = self.socket.recv(2**16)
@@ -131,13 +136,17 @@ def nobody_claims():
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("protocol", ["ojs", "flare"])
 def test_what_is_found_for_a_worker_that_has_left_meanwhile_is_for_the_next_one(
-    server, line, parts
+    server, line, protocol, parts
 ):
     gone, other = line(), line()
     push(server, 7)
     with nobody_claims():
-        gone.fetch("gone", wait_ms=0, parts=parts)
+        if protocol == "ojs":
+            gone.fetch("gone", wait_ms=0, parts=parts)
+        else:
+            gone.poll("gone", parts=parts)
         gone.socket.close()
         # The server has seen that when it answers.
         assert server.call("GET", "/ojs/manifest")[0] == 200
