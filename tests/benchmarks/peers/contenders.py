@@ -1,8 +1,8 @@
 """Contenders and their settings: each is judged by its best one.
 
 "Places" are how many jobs a process may hold at once: threads, greenlets or coroutines. All have
-ten, the default of this server, and fifty and a hundred if they support it. This server runs short
-jobs in fewer threads than it has places.
+ten, the default of this server, and fifty, a hundred and three hundred if they support it. This
+server runs short jobs in fewer threads than it has places.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MANY = "128"
 CONTENDERS = (
     Contender(
         OURS,
-        tuple(Setting(f"concurrency {places}", places) for places in (10, 50, 100)),
+        tuple(Setting(f"concurrency {places}", places) for places in (10, 50, 100, 300)),
         guess=10_000,
         tables=("ojs_jobs_job", "ojs_jobs_event"),
         has_bulk=True,
@@ -56,6 +56,7 @@ CONTENDERS = (
             Setting("10 threads, prefetch 128", 10, {"PEER_PREFETCH": MANY}),
             Setting("50 threads, prefetch 128", 50, {"PEER_PREFETCH": MANY}),
             Setting("100 threads", 100),
+            Setting("300 threads", 300),
         ),
         guess=1_200,
         packages=("celery[redis]",),
@@ -75,6 +76,7 @@ CONTENDERS = (
             Setting("10 threads, prefetch 128", 10, {"dramatiq_queue_prefetch": MANY}),
             Setting("50 threads", 50),
             Setting("100 threads", 100),
+            Setting("300 threads", 300),
         ),
         guess=3_000,
         packages=("dramatiq[redis]",),
@@ -87,6 +89,7 @@ CONTENDERS = (
             Setting("10 threads", 10),
             Setting("50 threads", 50),
             Setting("100 threads", 100),
+            Setting("300 threads", 300),
             Setting("10 greenlets", 10, {"PEER_GREENLETS": "1"}),
         ),
         guess=4_000,
@@ -100,6 +103,7 @@ CONTENDERS = (
             Setting("10 coroutines", 10, {"PEER_ASYNC": "1"}),
             Setting("50 coroutines", 50, {"PEER_ASYNC": "1"}),
             Setting("100 coroutines", 100, {"PEER_ASYNC": "1"}),
+            Setting("300 coroutines", 300, {"PEER_ASYNC": "1"}),
         ),
         guess=800,
         packages=("procrastinate",),

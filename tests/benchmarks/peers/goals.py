@@ -36,17 +36,17 @@ GOALS = (
         "runjobworker, 2 processes: of pgbench 50 + 50, 2 connections",
         (PEERS, worked_off(OURS, 2)),
         (PEERS, bare(50, 2)),
-        0.4,
+        0.5,
     ),
     Goal(
         "runjobworker, 2 processes: of pgbench 50 + 50 at its best",
         (PEERS, worked_off(OURS, 2)),
         tuple((PEERS, bare(50, connections)) for connections in (2, 8)),
-        0.4,
+        0.5,
     ),
     enqueue_beside("django-tasks-db", 1.5),
     enqueue_beside("procrastinate", 2),
-    enqueue_beside(CELERY, 1),
+    enqueue_beside(CELERY, 1.2),
     enqueue_beside("procrastinate", 4, 1000),
 )
 OF_THE_SUITE = tuple(
