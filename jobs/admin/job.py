@@ -161,7 +161,8 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Delete those of the confirmed jobs that are still discarded."""
 
     def run(ids: list[Any]) -> list[Any]:
-        chosen = discarded(ids)
+        free = Job.objects.filter(pk__in=ids).unprotected()
+        chosen = discarded(list(free.values_list("pk", flat=True)))
         engine.delete_dead(chosen)
         return chosen
 

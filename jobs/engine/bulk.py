@@ -90,7 +90,7 @@ def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> li
     def move(batch: list[Job]) -> None:
         erase([job.pk for job in batch])
 
-    alone = jobs.filter(workflow__isnull=True, followed=False)
+    alone = jobs.filter(workflow__isnull=True, followed=False).unprotected()
     return _in_batches(alone, frozenset(states) - {State.ACTIVE}, move, most)
 
 

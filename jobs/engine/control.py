@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ..errors import InvalidTransition, JobNotFound, NotFound
+from ..errors import Conflict, InvalidTransition, JobNotFound, NotFound
 from ..models import Checkpoint, Job, Queue
 from ..record.events import PREVIOUS, first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
@@ -248,10 +248,21 @@ def retry_finished(job_id: UUID) -> Change:
 
 
 def delete_dead(job_ids: Collection[UUID]) -> int:
-    """Permanently delete discarded jobs; return how many (OJS HTTP §12.3)."""
+    """Permanently delete discarded jobs; return how many (OJS HTTP §12.3).
+
+    Raises:
+        Conflict: a row of the site's own keeps each of them.
+    """
     with atomic():
         dead = Job.objects.filter(Among("pk", job_ids), state=State.DISCARDED)
-        ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
+        free = dead.unprotected().select_for_update().order_by("pk")
+        ids = list(free.values_list("pk", flat=True))
+        if not ids and (kept := dead.protected().first()):
+            raise Conflict(
+                f"Job '{kept.pk}' cannot be deleted: a row of this site refers to it, with a key"
+                " that protects it.",
+                job_id=str(kept.pk),
+            )
         erase(ids)
         return len(ids)
 

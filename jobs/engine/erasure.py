@@ -47,7 +47,8 @@ class Erased:
     jobs: int = 0
     events: int = 0
     left: list[UUID] = field(default_factory=list)
-    """Jobs that have not finished, or on whose results unfinished ones depend."""
+    """Jobs that have not finished, on whose results unfinished ones depend, or that a row of the
+    site's own keeps."""
 
 
 def erase(
@@ -92,13 +93,15 @@ def _erase_batch(ids: Sequence[UUID], done: Erased) -> set[UUID]:
     locked = list(wanted.order_by("pk").select_for_update().only("workflow_id", "finished_at"))
     # A workflow is erased as a whole, or not yet.
     roots = {job.workflow_id: inside.get(job.workflow_id) for job in locked}
-    unfinished = {roots[job.workflow_id] for job in locked if job.finished_at is None} - {None}
     awaited = _awaited([job.pk for job in locked])
+    kept = set(Job.objects.these(locked).protected().values_list("pk", flat=True))
+    kept |= {job.pk for job in locked if job.finished_at is None}
+    later = {roots[job.workflow_id] for job in locked if job.pk in kept} - {None}
     erased: list[UUID] = []
     left: list[UUID] = []
     for job in locked:
-        stays = job.finished_at is None or job.pk in awaited or job.workflow_id in busy
-        stays = stays or roots[job.workflow_id] in unfinished
+        stays = job.pk in kept or job.pk in awaited or job.workflow_id in busy
+        stays = stays or roots[job.workflow_id] in later
         (left if stays else erased).append(job.pk)
     done.left += [job_id for job_id in left if job_id in set(ids)]
     done.jobs += len(erased)
@@ -107,7 +110,7 @@ def _erase_batch(ids: Sequence[UUID], done: Erased) -> set[UUID]:
     Job.objects.filter(pk__in=list(heirs), finished_at__isnull=False).update(parent_results=None)
     _forget(erased, done)
     delete(erased)
-    _delete_workflows({pk for pk, root in inside.items() if root not in unfinished}, done)
+    _delete_workflows({pk for pk, root in inside.items() if root not in later}, done)
     return set(erased)
 
 

@@ -142,10 +142,11 @@ def prune_jobs() -> int:
 
 
 def unattached(jobs: JobQuerySet) -> JobQuerySet:
-    """Return the jobs that nothing refers to.
+    """Return the jobs that may be deleted alone.
 
     Jobs of workflows are deleted with their workflow; results are kept for jobs still waiting.
     """
+    jobs = jobs.unprotected()
     awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
     return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
 
@@ -193,7 +194,7 @@ def forget_looks() -> None:
 def _prune_dead() -> int:
     """Delete one batch of the dead letter: first what is too old, then what is too much (OJS dead
     letter §8.1). Queues may have limits of their own (§5.3)."""
-    dead = Job.objects.dead().filter(workflow__isnull=True)
+    dead = Job.objects.dead().filter(workflow__isnull=True).unprotected()
     limited = Q(config__has_key="dead_letter_ttl") | Q(config__has_key="dead_letter_max_size")
     ages: dict[str, timedelta] = {}
     sizes: dict[str, int] = {}
@@ -236,13 +237,22 @@ def _delete(ids: list[UUID], event: str = "") -> int:
 
 
 def erase(ids: list[UUID]) -> None:
-    """Delete jobs the caller has locked, and what refers to them or belongs to them alone."""
+    """Delete jobs the caller has locked, and what refers to them or belongs to them alone.
+
+    Raises:
+        django.db.models.ProtectedError, RestrictedError: see `JobQuerySet.unprotected`.
+    """
     stored_arguments.release_jobs(ids)
     if not cascades.cascade(Job):
         for field in cascades.references(Job):
             field.model._default_manager.filter(Among(field.name, ids)).delete()
     Checkpoint.objects.filter(Among("pk", ids)).delete()
-    Job.objects.filter(Among("pk", ids))._raw_delete(using=alias())
+    jobs = Job.objects.filter(Among("pk", ids))
+    if cascades.references_of_sites(Job):
+        # As Django deletes: a site's own rows go, or stay, as the `on_delete` of their key says.
+        jobs.only("pk").delete()
+    else:
+        jobs._raw_delete(using=alias())
 
 
 def prune_results() -> int:
@@ -287,10 +297,14 @@ def _delete_workflow(root_id: UUID) -> int:
     inside = Workflow.objects.filter(root_id=root_id)
     with atomic():
         jobs = Job.objects.filter(workflow__in=inside.values("pk"))
-        # Jobs that are dead or unfinished remain as independent jobs.
-        for stays in (Q(finished_at__isnull=True), Q(state=State.DISCARDED, dead_letter=True)):
+        # Jobs that are dead, unfinished or protected remain as independent jobs.
+        for stays in (
+            jobs.filter(finished_at__isnull=True),
+            jobs.filter(state=State.DISCARDED, dead_letter=True),
+            jobs.protected(),
+        ):
             # Locked in the order of ids, as every batch does.
-            staying = jobs.filter(stays).order_by("pk").select_for_update()
+            staying = stays.order_by("pk").select_for_update()
             ids = list(staying.values_list("pk", flat=True)[:BATCH_SIZE])
             Job.objects.filter(Among("pk", ids)).update(workflow=None, workflow_index=None)
             if len(ids) == BATCH_SIZE:

@@ -307,10 +307,8 @@ class JobError(models.Model):
 
 
 class DeadJobManager(models.Manager["DeadJob"]):
-    def get_queryset(self) -> models.QuerySet[DeadJob]:
-        # The last condition is always true; the partial index on `finished_at` requires it.
-        dead = super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
-        return dead.filter(finished_at__isnull=False)
+    def get_queryset(self) -> Any:
+        return JobQuerySet(self.model, using=self._db).dead()
 
 
 class DeadJob(Job):

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
-from django.db.models import F, Func, Q
+from django.db.models import Exists, F, Func, OuterRef, Q
 from django.db.models.functions import Now
 
 from ..spec.lifecycle import TERMINAL, Event, State, sources
+from ..store.cascades import references_of_sites
 from ..store.expressions import Among, JSONArrayWithin
 
 if TYPE_CHECKING:
@@ -90,6 +91,15 @@ class JobQuerySet(models.QuerySet["Job"]):
             return jobs.filter(needs_nothing)
         return jobs.filter(needs_nothing | Q(JSONArrayWithin("needs", able)))
 
+    def protected(self) -> JobQuerySet:
+        """Jobs that a row of a site's own keeps, by a key with `PROTECT` or `RESTRICT`."""
+        kept = _kept(self.model)
+        return self.filter(kept) if kept else self.none()
+
+    def unprotected(self) -> JobQuerySet:
+        kept = _kept(self.model)
+        return self.exclude(kept) if kept else self
+
     def to_fail(self) -> models.QuerySet[Any]:
         """With what a failed attempt needs to know of them, and the database's `now`."""
         return self.annotate(now=Now()).only(*TO_FAIL)
@@ -113,3 +123,11 @@ class JobQuerySet(models.QuerySet["Job"]):
             implied = {"reserved_by": "", "reserved_until": None, "reserved_for": None}
         implied["finished_at"] = Now() if to in TERMINAL else None
         return self.filter(state__in=sources(event, to)).update(state=to, **(implied | changes))
+
+
+def _kept(job: Any) -> Q:
+    kept = Q()
+    for field in references_of_sites(job):
+        if field.remote_field.on_delete in (models.PROTECT, models.RESTRICT):
+            kept |= Q(Exists(field.model._base_manager.filter(**{field.name: OuterRef("pk")})))
+    return kept

@@ -1,9 +1,10 @@
-"""What refers to a job is deleted with it, by PostgreSQL's foreign keys.
+"""What refers to a job: rows of this app, which are deleted with it, and rows of a site's own.
 
-A key as Django makes it takes two queries for each deleted job, at the commit, to see that nothing
-refers to it any more. One that cascades takes one, which also deletes. It is not relied on: where
-the keys are others, as on SQLite, in tables made without migrations, or between two steps of the
-migration, those who delete jobs delete first what refers to them.
+On PostgreSQL, foreign keys delete those of this app. A key as Django makes it takes two queries for
+each deleted job, at the commit, to see that nothing refers to it any more. One that cascades takes
+one, which also deletes. It is not relied on: where the keys are others, as on SQLite, in tables
+made without migrations, or between two steps of the migration, those who delete jobs delete first
+what refers to them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .database import connection, is_postgresql
+from django.db import router
+
+from .database import connection, home, is_postgresql
 from .locks import locking_within, patiently
 
 LOCK_TIMEOUT = "300ms"
@@ -53,8 +56,26 @@ def references(job: Any) -> Iterator[Any]:
     Args:
         job: the model; in a migration, that of its time.
     """
-    for relation in job._meta.related_objects:
-        if relation.related_model._meta.app_label == job._meta.app_label:
+    for field in _fields(job):
+        if field.model._meta.app_label == job._meta.app_label:
+            yield field
+
+
+def references_of_sites(job: Any) -> list[Any]:
+    """Return the fields of other apps by which rows in the database of jobs refer to jobs."""
+    return [
+        field
+        for field in _fields(job)
+        if field.model._meta.app_label != job._meta.app_label
+        and router.db_for_write(field.model) == home()
+    ]
+
+
+def _fields(job: Any) -> Iterator[Any]:
+    # Hidden ones too: those of tables between a model and many jobs.
+    for relation in job._meta.concrete_model._meta.get_fields(include_hidden=True):
+        is_reverse = relation.auto_created and not relation.concrete
+        if is_reverse and (relation.one_to_one or relation.one_to_many):
             yield relation.field
 
 

@@ -91,7 +91,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         """
         body, parameters = self.read(), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
-        dead, now = self.scoped(DeadJob.objects.all()), clock.now()
+        dead, now = self.scoped(DeadJob.objects.all().unprotected()), clock.now()
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
             dead = filtered(dead, narrowing, self.caller.project, time="finished_at")

@@ -8,7 +8,7 @@ from jobs.errors import Conflict
 from jobs.spec.operator_requests import PurgeDead, Reason, RetryDeadFor, SwitchMaintenance
 
 from ..operation import Operation, Reply
-from ..refusals import NO_JOB, refuses
+from ..refusals import KEPT, NO_JOB, refuses
 from ..schema import COUNT, TIME, array, boolean, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
@@ -181,7 +181,7 @@ OPERATIONS = {
         "Admin",
         "Permanently delete a job of the dead letter",
         {204: Reply("The job was deleted.")},
-        refusals=NOT_DEAD,
+        refusals=NOT_DEAD + KEPT,
     ),
     ("POST", f"{BASE}/dead-letter/{{job_id}}/retry"): Operation(
         "Admin",

@@ -14,7 +14,7 @@ from jobs.spec.operator_requests import RetryDead
 from jobs.store import standby
 
 from ..operation import Operation, Reply
-from ..refusals import NO_JOB, refuses
+from ..refusals import KEPT, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -193,7 +193,7 @@ OPERATIONS = {
                 {"deleted": True, "job_id": JOB["id"]},
             )
         },
-        refusals=NOT_DEAD,
+        refusals=NOT_DEAD + KEPT,
     ),
     ("POST", "/ojs/v1/dead-letter/{job_id}/retry"): Operation(
         "Dead letter",
