@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.handlers.wsgi import WSGIRequest
 from django.db import OperationalError, transaction
+from django.db.models import Q
 
 from jobs import engine, schemas
 from jobs.access.audit import of_shell
@@ -311,6 +312,13 @@ def without_prometheus(stage: Stage) -> Any:
         return stage.send()
 
 
+def kept_by_the_site(stage: Stage) -> Any:
+    """As if a row of the site's own protected every job."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.models.querysets._kept", lambda job: Q(pk__isnull=False))
+        return stage.send()
+
+
 def ended_workflow(stage: Stage) -> Any:
     engine.cancel_workflow(stage.scene.workflow.pk)
     return stage.send()
@@ -406,6 +414,7 @@ THERE |= {
     ("queues.destroy", (409, "conflict")): with_body({"strategy": "reject"}),
     ("pools.configure", (409, "conflict")): with_an_isolated_queue,
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
+    ("dead-letter.destroy", (409, "conflict")): kept_by_the_site,
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),
     ("checkpoint.save", (413, "envelope_too_large")): about("active", state="x" * 2**20),
