@@ -97,6 +97,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(kept) if kept else self.none()
 
     def unprotected(self) -> JobQuerySet:
+        """All others: those that may be deleted."""
         kept = _kept(self.model)
         return self.exclude(kept) if kept else self
 
