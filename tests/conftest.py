@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from workers.chores.housekeeping import install_schedules
 
 from . import routers
-from .database import alias, connection
+from .database import alias, connection, migrate
 
 # A busy machine is not a defect: no generated test may fail because of its duration.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -283,6 +283,14 @@ def url_of_test_database(name: str = alias()) -> str:
     options = {key: text for key, text in database["OPTIONS"].items() if isinstance(text, str)}
     query = f"?{urlencode(options)}" if options else ""
     return f"postgresql://{login}@{host}{port}/{named}{query}"
+
+
+@pytest.fixture
+def at_the_newest() -> Iterator[None]:
+    """For a test that migrates backwards: afterwards, everything is there again."""
+    yield
+    # Whatever follows the migration that the test is about, in either app.
+    migrate()
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from django.core.management import call_command
 from django.db import connections, transaction
 from django.utils.connection import ConnectionProxy
 
@@ -51,4 +52,10 @@ def rolled_back() -> Iterator[None]:
         transaction.set_rollback(True, using=alias())
 
 
-__all__ = ["alias", "another_connection", "atomic", "connection", "rolled_back"]
+def migrate(to: str = "") -> None:
+    """Migrate jobs to this migration, or both apps to their newest."""
+    target = ["ojs_jobs", to] if to else []
+    call_command("migrate", *target, database=alias(), verbosity=0)
+
+
+__all__ = ["alias", "another_connection", "atomic", "connection", "migrate", "rolled_back"]

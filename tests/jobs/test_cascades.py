@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.core.management import call_command
 from django.test.utils import CaptureQueriesContext
 
 from jobs.engine import retention
@@ -11,7 +10,7 @@ from jobs.models import Dependency, Job, JobError, JobLog, ProgressReport
 from jobs.store import cascades
 from jobs.store.database import atomic
 from jobs.store.locks import Busy
-from tests.database import alias, another_connection, connection
+from tests.database import another_connection, connection, migrate
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 REFERRING = (JobError, JobLog, ProgressReport, Dependency)
@@ -47,16 +46,6 @@ def keys() -> list[tuple]:
     with connection.cursor() as cursor:
         cursor.execute(KEYS)
         return list(cursor.fetchall())
-
-
-def migrate(to: str) -> None:
-    call_command("migrate", "ojs_jobs", to, database=alias(), verbosity=0)
-
-
-@pytest.fixture
-def at_the_newest():
-    yield
-    call_command("migrate", database=alias(), verbosity=0)
 
 
 def test_whatever_refers_to_a_deleted_job_is_deleted_and_nothing_else(db):

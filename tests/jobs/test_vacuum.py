@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from django.core.management import call_command
 
-from tests.database import alias, connection
+from tests.database import connection, migrate
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 TABLES = ("ojs_jobs_job", "ojs_jobs_event")
@@ -19,17 +18,6 @@ def settings(table: str) -> dict[str, str]:
             [table],
         )
         return dict(cursor.fetchall())
-
-
-def migrate(to: str) -> None:
-    call_command("migrate", "ojs_jobs", to, database=alias(), verbosity=0)
-
-
-@pytest.fixture
-def at_the_newest():
-    yield
-    # Whatever follows this one, in either app.
-    call_command("migrate", database=alias(), verbosity=0)
 
 
 @pytest.mark.parametrize("table", TABLES)
