@@ -132,7 +132,9 @@ class PostgresStore(PortableStore):
 
     def lock_to_fail(self, ids: Collection[UUID]) -> list[Any]:
         rows = run(LOCK_TO_FAIL, {"ids": "{" + ",".join(map(str, ids)) + "}"})
-        return [_to_fail(row) for row in rows]
+        # Django expects the columns in the order of the model.
+        names = [field.attname for field in Job._meta.concrete_fields if field.attname in TO_FAIL]
+        return [_to_fail(row, names) for row in rows]
 
     def move_failed(self, moves: Sequence[Move]) -> None:
         run(
@@ -235,13 +237,11 @@ def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _to_fail(row: tuple[Any, ...]) -> Any:
+def _to_fail(row: tuple[Any, ...], names: Sequence[str]) -> Any:
     *values, now = row
     known = dict(zip(TO_FAIL, values, strict=True))
     for name in ("retry", "attributes"):
         known[name] = json.loads(known[name] or "null")
-    # Django expects them in the order of the model.
-    names = [field.attname for field in Job._meta.concrete_fields if field.attname in known]
     job: Any = Job.from_db(alias(), names, [known[name] for name in names])
     job.now = now
     return job
