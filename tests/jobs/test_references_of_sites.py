@@ -1,4 +1,4 @@
-"""A site's own tables refer to jobs: whoever deletes a job, the `on_delete` of their keys holds."""
+"""A site's own tables refer to jobs: their `on_delete` applies whoever deletes a job."""
 
 # ruff: noqa: DJ008 (models of a shop that only tests see)
 
