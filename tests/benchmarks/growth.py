@@ -40,7 +40,7 @@ JOBS = f"""
 """
 EVENTS = f"""
     INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
-    SELECT kind, subject, '{QUEUE}', 'bench.noop', '', 1, time
+    SELECT kind, subject, '{QUEUE}', 'bench.noop', '', (kind <> 'job.enqueued')::integer, time
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
            LATERAL (SELECT {FINISHED} AS time,
                            ({NEW_ID})::text AS subject) AS at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 import jobs
 from jobs import engine, history, testing
+from jobs.engine import Failure
 from jobs.errors import InvalidRequest
 from jobs.http.authentication import make_key
 from jobs.models import Checkpoint, Event, Job, OperatorAction, RefusedFinish, Workflow
@@ -105,6 +107,68 @@ def test_a_long_history_keeps_its_newest_events(settings):
 
     assert [e["data"]["percent"] for e in history.entries(busy.pk)] == [3, 4, 5, 6, 7]
     assert len(history.entries(calm.pk)) == 4
+
+
+def test_all_that_is_too_much_of_a_history_goes_at_once(settings, monkeypatch):
+    settings.OJS = {"EVENTS_PER_JOB": 5}
+    monkeypatch.setattr(engine.history, "BATCH", 2)
+    for _ in range(3):
+        job = JobFactory(active=True)
+        Event.objects.bulk_create(
+            job_event("job.progress", job, time=timezone.now()) for _ in range(10)
+        )
+
+    assert reaper.sweep(only=["long-histories"])["long-histories"] == 15
+    assert Event.objects.filter(type="job.progress").count() == 15
+
+
+def release(job_id: Any, **fields: Any) -> None:
+    engine.fail([Failure(job_id, worker_id="w-1", release=True, **fields)])
+
+
+def release_for_later(job_id: Any) -> None:
+    release(job_id, retry_in=timedelta(hours=1))
+    engine.run_now([job_id])
+
+
+def fail(job_id: Any) -> None:
+    engine.fail([Failure(job_id, worker_id="w-1", retry_in=timedelta(0))])
+
+
+def let_expire(job_id: Any) -> None:
+    Job.objects.filter(pk=job_id).update(reserved_until=ago(1))
+    engine.expire()
+
+
+def die_and_return(job_id: Any) -> None:
+    engine.fail([Failure(job_id, worker_id="w-1", retryable=False)])
+    engine.retry([job_id])
+
+
+def cancel_and_return(job_id: Any) -> None:
+    engine.cancel(job_id)
+    engine.retry([job_id], cancelled=True)
+
+
+@pytest.mark.parametrize(
+    "end", [release, release_for_later, fail, let_expire, die_and_return, cancel_and_return]
+)
+def test_a_job_that_runs_again_and_again_is_among_the_busy(settings, end):
+    """However its attempts end, a third of its events at least are not those of any job."""
+    job = jobs.enqueue("email.send", ["ann@example.com"])
+    Job.objects.update(max_attempts=9)
+    for _ in range(5):
+        (claimed,) = engine.claim(["default"], worker_id="w-1")
+        assert claimed.id == job.id
+        end(job.id)
+
+    events = Event.objects.filter(subject=str(job.id))
+    others = events.exclude(engine.history.ORDINARY).count()
+    assert events.count() - 3 <= 3 * others
+
+    settings.OJS = {"EVENTS_PER_JOB": 5, "EVENT_RETENTION": 7200}
+    before = events.count()
+    assert engine.history.trim_histories() == before - 5
 
 
 NAME, ADDRESS = "c-1017", "ann.rivers@example.com"

@@ -245,7 +245,9 @@ CHORES = (
         "long-histories",
         engine.history.trim_histories,
         "events of long histories deleted",
+        # Half the intended period, as above. One batch has them all.
         timedelta(minutes=30),
+        batches=1,
     ),
     Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     # Half the intended period, as above: rules are checked every ten seconds.
