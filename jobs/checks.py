@@ -15,12 +15,13 @@ from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
+from django.db.models import DO_NOTHING
 
 from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
 from .spec.tenants import check_id, check_name, read_tenant
-from .store import keepalive
+from .store import cascades, keepalive
 from .store.choice import CHOICES, fits
 from .store.database import alias, is_postgresql
 
@@ -56,6 +57,23 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_tasks(),
         *_check_cron(),
         *_check_networks(options),
+        *_check_references(),
+    ]
+
+
+def _check_references() -> list[checks.CheckMessage]:
+    """Checks keys of the site's own models that refer to jobs."""
+    return [
+        checks.Warning(
+            f"{field.model._meta.label}.{field.name} refers to a job with DO_NOTHING: retention "
+            "stops at the first old job that a row refers to.",
+            hint="Use SET_NULL, or CASCADE. Silence this if the key has an ON DELETE in the "
+            "database.",
+            obj=field,
+            id="ojs.W033",
+        )
+        for field in cascades.references_of_sites(apps.get_model("ojs_jobs", "Job"))
+        if field.remote_field.on_delete is DO_NOTHING and field.db_constraint
     ]
 
 

@@ -24,8 +24,8 @@ MOST = 100_000
 """Events that one request deletes (§7.6)."""
 OF_HISTORY = Q(job_type__gt="") | Q(type__startswith="workflow.")
 ORDINARY = Q(type__in=("job.started", "job.completed")) | Q(type="job.enqueued", attempt=0)
-"""What is recorded of a job that runs once and succeeds. In a longer history, each attempt ends with
-an event of another kind: beyond the first three events, they are a third at least."""
+"""What is recorded of a job that runs once and succeeds. In a longer history, attempts end with
+events of other kinds: beyond the first three, those are at least a third."""
 catching_up: list[Callable[[], object]] = []
 """Readers of the record that count its events; called before any are deleted."""
 

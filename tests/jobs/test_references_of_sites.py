@@ -11,6 +11,7 @@ from django.apps import apps
 from django.db import models
 
 from jobs import engine
+from jobs.checks import check_settings
 from jobs.engine import retention
 from jobs.errors import Conflict
 from jobs.http.authentication import make_key
@@ -62,7 +63,11 @@ def shop(transactional_db):
     with connection.schema_editor() as editor:
         for table in tables:
             editor.delete_model(table)
-    for table in (*tables, Report.jobs.through):
+    forget(*tables, Report.jobs.through)
+
+
+def forget(*tables: type[models.Model]) -> None:
+    for table in tables:
         del apps.all_models[APP][table._meta.model_name]
     apps.clear_cache()
 
@@ -168,3 +173,24 @@ def test_a_job_in_hand_is_protected_too(shop):
         retention.erase([job.pk])
 
     assert left() == [job.type]
+
+
+def test_a_key_that_would_stop_retention_is_reported():
+    class Copy(models.Model):
+        job = models.ForeignKey(Job, on_delete=models.DO_NOTHING, related_name="+")
+        source = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
+        log = models.ForeignKey(
+            Job, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
+        )
+
+        class Meta:
+            app_label = APP
+
+    try:
+        found = [message for message in check_settings() if message.id == "ojs.W033"]
+    finally:
+        forget(Copy)
+
+    assert [message.obj for message in found] == [Copy._meta.get_field("job")]
+    assert "ojs_project.Copy.job" in found[0].msg
+    assert "ojs.W033" not in [message.id for message in check_settings()]
