@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Count, QuerySet
 from django.db.models.functions import TruncMinute
@@ -18,6 +19,7 @@ from django.db.models.functions import TruncMinute
 from ..models import Job, JobError, QueueRollup, Rollup, TypeRollup
 from ..spec.identifiers import first_uuid7
 from ..spec.lifecycle import State
+from ..store import pace
 from .histogram import Bucket, added, put
 
 MINUTE = timedelta(minutes=1)
@@ -27,6 +29,8 @@ KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
 """As `rollup.KEEP`: minutes of many queues and types take room, so fewer are kept."""
 MOST = 100
 """Queues, and types, of one minute that are kept separately."""
+PIECES = 12
+"""Into which a count is cut."""
 SUMMED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")
 
 
@@ -45,60 +49,97 @@ def created(start: datetime, end: datetime) -> QuerySet[Job]:
     Found by their ids, because only those are indexed. An id that a client chose may contain
     another time: such a job is not counted.
     """
-    first, last = (
-        first_uuid7(round(moment.timestamp() * 1000)) for moment in (start - MINUTE, end + MINUTE)
-    )
-    jobs = Job.objects.filter(pk__gte=first, pk__lt=last)
+    jobs = Job.objects.filter(pk__gte=_first_id(start - MINUTE), pk__lt=_first_id(end + MINUTE))
     return jobs.filter(created_at__gte=start, created_at__lt=end)
 
 
-def count(start: datetime, end: datetime, totals: Mapping[datetime, Rollup]) -> None:
-    """Replace the roll-ups of each queue and each type for the minutes from `start` to `end`.
+def _first_id(moment: datetime) -> UUID:
+    return first_uuid7(round(moment.timestamp() * 1000))
 
-    Args:
-        totals: an empty roll-up for each of these minutes, which gets what all of them add up to.
-    """
-    found: dict[Any, dict[tuple[datetime, str], Any]] = {model: {} for model in COLUMNS}
 
-    def of(minute: datetime, names: Mapping[str, Any]) -> Iterator[Any]:
-        """The roll-ups of a minute to which a job of this queue and type belongs."""
-        yield totals[minute]
+class Counted:
+    """What happened in some minutes."""
+
+    def __init__(self, start: datetime, end: datetime) -> None:
+        self._range = start, end
+        minutes = [start + n * MINUTE for n in range((end - start) // MINUTE)]
+        self.totals = {
+            minute: Rollup(resolution=60, start=minute, waits={}, runs={}) for minute in minutes
+        }
+        """Of all jobs, by minute; also of minutes in which nothing happened."""
+        self._found: dict[Any, dict[tuple[datetime, str], Any]] = {model: {} for model in COLUMNS}
+
+    def of(self, minute: datetime, names: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the roll-ups of a minute to which a job of this queue and type belongs."""
+        yield self.totals[minute]
         for model, column in COLUMNS.items():
             name = names[column]
-            if (minute, name) not in found[model]:
+            found = self._found[model]
+            if (minute, name) not in found:
                 fresh = {"resolution": 60, "start": minute, column: name, "waits": {}, "runs": {}}
-                found[model][minute, name] = model(**fresh)
-            yield found[model][minute, name]
+                found[minute, name] = model(**fresh)
+            yield found[minute, name]
 
-    finished = Job.objects.filter(finished_at__gte=start, finished_at__lt=end)
-    completed = (
-        finished.filter(state=State.COMPLETED)
-        .order_by()
+    def replace(self) -> None:
+        """Replace the roll-ups of each queue and each type for these minutes, and their hours."""
+        start, end = self._range
+        for model, rollups in self._found.items():
+            model.objects.filter(resolution=60, start__gte=start, start__lt=end).delete()
+            model.objects.bulk_create(_busiest(rollups.values()), batch_size=1000)
+            _sum_hours(model, start, end)
+
+
+def count(start: datetime, end: datetime) -> Counted:
+    """Count the minutes from `start` to `end`, in pieces (`pace`)."""
+    counted = Counted(start, end)
+    jobs, errors = Job.objects.all(), JobError.objects.all()
+    for first, last in _pieces(start, end):
+        with pace.piece():
+            finished = jobs.filter(finished_at__gte=first, finished_at__lt=last)
+            failed = errors.filter(occurred_at__gte=first, occurred_at__lt=last)
+            _add_completed(counted, finished.filter(state=State.COMPLETED))
+            _add(counted, "discarded", finished.filter(state=State.DISCARDED), "finished_at")
+            _add(counted, "failed", failed, "occurred_at", "job__")
+    for first, last in _pieces(start - MINUTE, end + MINUTE):
+        with pace.piece():
+            within = created(start, end).filter(pk__gte=_first_id(first), pk__lt=_first_id(last))
+            _add(counted, "enqueued", within, "created_at")
+    return counted
+
+
+def _pieces(start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+    width = (end - start) / PIECES
+    moments = [start + n * width for n in range(PIECES)]
+    return zip(moments, [*moments[1:], end], strict=True)
+
+
+def _add_completed(counted: Counted, jobs: QuerySet[Job]) -> None:
+    rows = (
+        jobs.order_by()
         .annotate(minute=TruncMinute("finished_at"), wait=Bucket("enqueued_at", "started_at"))
         .values("queue", "type", "minute", "wait", run=Bucket("started_at", "finished_at"))
         .annotate(jobs=Count("pk"))
     )
-    for row in completed:
-        for rollup in of(row["minute"], row):
+    for row in rows:
+        for rollup in counted.of(row["minute"], row):
             rollup.completed += row["jobs"]
             put(rollup.waits, row["wait"], row["jobs"])
             put(rollup.runs, row["run"], row["jobs"])
-    errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
-    for name, rows, moment, job in (
-        ("enqueued", created(start, end), "created_at", ""),
-        ("discarded", finished.filter(state=State.DISCARDED), "finished_at", ""),
-        ("failed", errors, "occurred_at", "job__"),
-    ):
-        columns = (f"{job}queue", f"{job}type")
-        grouped = rows.order_by().annotate(minute=TruncMinute(moment)).values("minute", *columns)
-        numbers = grouped.annotate(jobs=Count("pk")).values_list("minute", *columns, "jobs")
-        for minute, queue, kind, jobs in numbers:
-            for rollup in of(minute, {"queue": queue, "type": kind}):
-                setattr(rollup, name, getattr(rollup, name) + jobs)
-    for model, rollups in found.items():
-        model.objects.filter(resolution=60, start__gte=start, start__lt=end).delete()
-        model.objects.bulk_create(_busiest(rollups.values()), batch_size=1000)
-        _sum_hours(model, start, end)
+
+
+def _add(counted: Counted, name: str, rows: QuerySet[Any], moment: str, job: str = "") -> None:
+    """Count rows in the column `name` of the roll-ups.
+
+    Args:
+        moment: the column that tells when.
+        job: what leads from a row to the columns of its job.
+    """
+    columns = (f"{job}queue", f"{job}type")
+    grouped = rows.order_by().annotate(minute=TruncMinute(moment)).values("minute", *columns)
+    numbers = grouped.annotate(jobs=Count("pk")).values_list("minute", *columns, "jobs")
+    for minute, queue, kind, jobs in numbers:
+        for rollup in counted.of(minute, {"queue": queue, "type": kind}):
+            setattr(rollup, name, getattr(rollup, name) + jobs)
 
 
 def _busiest(rollups: Iterable[Any]) -> list[Any]:

@@ -59,18 +59,27 @@ def roll_up() -> int:
 def step() -> bool:
     """Count at most `STEP`; return whether there is more to catch up on."""
     now = floor(clock.now(), MINUTE)
-    if not RollupMark.objects.filter(pk="jobs").exists():
-        RollupMark.objects.get_or_create(name="jobs", defaults={"until": _beginning(now)})
+    mark = RollupMark.objects.filter(pk="jobs").first()
+    if mark is None:
+        first = {"until": _beginning(now)}
+        mark, _ = RollupMark.objects.get_or_create(name="jobs", defaults=first)
+    start = min(mark.until, now) - LATE
+    end = min(now, start + STEP + LATE)
+    counted = parts.count(start, end)
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        mark = RollupMark.objects.select_for_update(skip_locked=skip).filter(pk="jobs").first()
-        if mark is None:
-            return False  # another process is counting
-        start = min(mark.until, now) - LATE
-        end = min(now, start + STEP + LATE)
-        _count(start, end)
+        unchanged = RollupMark.objects.filter(pk="jobs", until=mark.until)
+        if unchanged.select_for_update(skip_locked=skip).first() is None:
+            return False  # another process has counted these minutes
+        Rollup.objects.bulk_create(
+            counted.totals.values(),
+            update_conflicts=True,
+            unique_fields=["resolution", "start"],
+            update_fields=COUNTED,
+        )
+        counted.replace()
         sum_hours(Rollup, start, end, COUNTED, SAMPLED)
-        RollupMark.objects.filter(pk="jobs").update(until=end)
+        unchanged.update(until=end)
     return end < now
 
 
@@ -83,22 +92,6 @@ def _beginning(now: datetime) -> datetime:
 
 def floor(moment: datetime, width: timedelta) -> datetime:
     return moment - timedelta(seconds=moment.timestamp() % width.total_seconds())
-
-
-def _count(start: datetime, end: datetime) -> None:
-    """Replace the roll-ups of the minutes from `start` to `end`."""
-    found: dict[datetime, Rollup] = {}
-    minute = start
-    while minute < end:
-        found[minute] = Rollup(resolution=60, start=minute, waits={}, runs={})
-        minute += MINUTE
-    parts.count(start, end, found)
-    Rollup.objects.bulk_create(
-        found.values(),
-        update_conflicts=True,
-        unique_fields=["resolution", "start"],
-        update_fields=COUNTED,
-    )
 
 
 def sum_hours(

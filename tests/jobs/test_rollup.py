@@ -9,8 +9,9 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
-from jobs.record import rollup
+from jobs.record import parts, rollup
 from jobs.record.history import COMPARISONS, RANGES, Points
+from jobs.spec.identifiers import first_uuid7
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 pytestmark = pytest.mark.django_db
@@ -71,6 +72,40 @@ def test_a_finish_that_commits_late_is_counted_by_the_next_round():
     catch_up()
 
     assert (total("completed"), total("completed", 3600)) == (1, 1)
+
+
+def test_each_job_is_in_one_piece_of_the_count():
+    catch_up()
+    end = RollupMark.objects.get().until
+    pieces = [end - n * (rollup.MINUTE + rollup.LATE) / parts.PIECES for n in range(1, 9)]
+    for moment in pieces:
+        own_id = first_uuid7(round(moment.timestamp() * 1000))
+        settled(0, finished_at=moment, wait=0, run=0, id=own_id)
+        dead = JobFactory(dead=True, finished_at=moment, created_at=ago(86_400))
+        JobErrorFactory(job=dead, occurred_at=moment)
+    RollupMark.objects.update(until=end - rollup.MINUTE)
+
+    catch_up()
+
+    names = ("enqueued", "completed", "failed", "discarded")
+    assert [total(name) for name in names] == [len(pieces)] * 4
+
+
+def test_minutes_that_another_process_has_counted_meanwhile_are_left_as_they_are(monkeypatch):
+    settled(90)
+    count = parts.count
+
+    def count_while_another_does(*minutes):
+        counted = count(*minutes)
+        monkeypatch.undo()
+        settled(90)
+        catch_up()
+        return counted
+
+    monkeypatch.setattr(parts, "count", count_while_another_does)
+    assert not rollup.step()
+
+    assert total("completed") == 2
 
 
 def test_after_downtime_the_rounds_catch_up_step_by_step():

@@ -9,6 +9,7 @@ import pytest
 from django.db import IntegrityError, OperationalError
 from django.utils import timezone
 
+from jobs.store import pace
 from tests.database import connection
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers.chores import reaper
@@ -230,6 +231,37 @@ def test_a_throttled_chore_that_looks_long_for_nothing_more_looks_less_often(db,
     assert machine.sweep() == []
     machine.now += 0.2
     assert machine.sweep() == ["look"]
+
+
+def in_pieces(machine: Machine, count: int) -> Chore:
+    """A chore that does its work in so many pieces of half a second."""
+
+    def work() -> int:
+        for _ in range(count):
+            with pace.piece():
+                machine.batch()
+        return 0
+
+    return Chore("pieces", work, "things", timedelta(minutes=1))
+
+
+def test_a_chore_rests_between_the_pieces_of_its_work_but_not_for_long(monkeypatch):
+    machine = Machine(monkeypatch, batches=1000)
+    monkeypatch.setattr(reaper, "CHORES", (in_pieces(machine, 5),))
+    monkeypatch.setattr(pace, "now", lambda: machine.now)
+
+    assert machine.sweep() == ["batch", "rest 0.5"] * 2 + ["batch"] * 3
+
+    machine.rests.throttles = False
+    assert machine.sweep() == ["batch"] * 5
+
+
+def test_whoever_does_the_work_of_a_chore_otherwise_does_not_rest(monkeypatch):
+    machine = Machine(monkeypatch, batches=1000)
+
+    in_pieces(machine, 3).run()
+
+    assert machine.said == ["batch"] * 3
 
 
 def test_a_throttled_chore_takes_no_rest_in_a_process_that_runs_once(db, monkeypatch):

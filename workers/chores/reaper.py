@@ -26,7 +26,7 @@ from jobs.models import Job
 from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
-from jobs.store import planner
+from jobs.store import pace, planner
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
@@ -277,7 +277,8 @@ LONGEST_REST = 10.0
 THROTTLED_LOOKING, LONGEST_THROTTLED_REST = 50, 60.0
 """The same for a throttled chore, which looks less often."""
 THROTTLED_TURN = 2.0
-"""Seconds after which a throttled chore leaves the round to the next chore."""
+"""Seconds after which a throttled chore leaves the round to the next chore, and any other no longer
+rests between the pieces of its work."""
 BEHIND = 60.0
 """Seconds after which a throttled chore that still has more to do no longer rests."""
 APART = 5.0
@@ -333,8 +334,9 @@ class Rests:
     long as an open transaction keeps vacuum away, it reads all that was settled since, and would
     keep a processor busy.
 
-    A throttled chore also rests after each batch, for as long as the batch took. On a machine whose
-    processors are mostly busy, everything else would be slow until it had finished.
+    A throttled chore also rests after each batch, for as long as the batch took, and every chore
+    after each piece of a batch that it has cut into pieces (`pace`). On a machine whose processors
+    are mostly busy, everything else would be slow until it had finished.
     """
 
     now: Callable[[], float] = time.monotonic
@@ -358,6 +360,16 @@ class Rests:
         )
         now = self.now()
         self._until[chore.name] = now + min(longest, (looking - 1) * (now - since))
+
+    def rest_between(self, took: float, began: float) -> None:
+        """Rest after a piece of a batch, for as long as it took.
+
+        Args:
+            took: seconds.
+            began: when the turn of the chore began, which the rests are not to make much longer.
+        """
+        if self.throttles and self.now() - began < THROTTLED_TURN:
+            self.pause(took)
 
     def rest_after(self, chore: Chore, since: float) -> None:
         """Rest after a batch of a throttled chore that began at `since`."""
@@ -443,7 +455,7 @@ def run(
     is_throttled = chore.is_throttled and rests.throttles
     total = 0
     began = rests.now()
-    with engine.in_one_pass():
+    with engine.in_one_pass(), pace.resting(lambda took: rests.rest_between(took, began)):
         for _ in range(chore.batches or BATCHES):
             since = rests.now()
             limit = STUCK_SLOW if chore.every else STUCK

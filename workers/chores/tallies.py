@@ -15,6 +15,7 @@ from django.db.models import BigIntegerField, F, QuerySet
 from jobs.conf import ojs_settings
 from jobs.models import Event
 from jobs.record import counters, events
+from jobs.store import pace
 from jobs.store.database import atomic, connection
 from jobs.store.expressions import Among, Each
 
@@ -25,8 +26,8 @@ FORMER = "outcomes"
 """The cursor of servers that counted in the order of transactions."""
 TAKEN_OVER = 2**62
 """A transaction id beyond all others: those servers find nothing more to count."""
-BATCH = 10_000
-BATCHES = 50
+BATCH = 5_000
+BATCHES = 100
 COLUMN_OF = {"job.completed": "jobs_done", "job.failed": "jobs_failed"}
 COLUMNS = tuple(COLUMN_OF.values())
 
@@ -34,7 +35,9 @@ COLUMNS = tuple(COLUMN_OF.values())
 def count(batches: int = BATCHES) -> int:
     """Count new events; the result gives the reaper nothing to report."""
     for _ in range(batches):
-        if not _count_batch():
+        with pace.piece():
+            has_more = _count_batch()
+        if not has_more:
             break
     return 0
 
