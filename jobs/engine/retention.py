@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from ..models.querysets import JobQuerySet
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
-from ..store import cascades, clock
+from ..store import cascades, clock, removal
 from ..store.database import alias, atomic
 from ..store.expressions import Among
 from . import event_partitions, stored_arguments
@@ -57,6 +57,18 @@ class Place(NamedTuple):
     """Monotonic time of the next look at the oldest rows."""
 
 
+class Batch(NamedTuple):
+    """Rows that a retention concerns, the oldest first."""
+
+    found: int
+    last: Any = None
+    """The last one's value of the column that they are ordered by."""
+    ids: Sequence[Any] = ()
+    """Primary keys, of rows that are still there."""
+    deleted: int = 0
+
+
+NONE = Batch(0)
 SHARE = 20
 """The time until that is so many times as long as the last such look took."""
 _places: dict[str, Place] = {}
@@ -89,32 +101,45 @@ def in_one_pass() -> Iterator[None]:
         _ended.reset(token)
 
 
-def _batch(rows: QuerySet[Any], by: str, kind: str) -> list[Any]:
-    """Return the primary keys of a batch, in the order of the column `by`.
+def _oldest(rows: QuerySet[Any], by: str) -> Batch:
+    """Find a batch, in the order of the column `by`."""
+    found = list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
+    return Batch(len(found), found[-1][1], [pk for pk, _ in found]) if found else NONE
+
+
+def _delete_oldest(jobs: QuerySet[Job], by: str) -> Batch:
+    """Delete a batch of finished jobs, in the order of the column `by`."""
+    if removal.is_possible(Job) and not ojs_settings.PAYLOAD_STORAGE:
+        count, last = removal.delete_oldest(jobs, BATCH_SIZE)
+        return Batch(count, last, deleted=count)
+    batch = _oldest(jobs, by)
+    return batch._replace(deleted=_delete(batch.ids))
+
+
+def _batch(
+    rows: QuerySet[Any], by: str, kind: str, take: Callable[[QuerySet[Any], str], Batch] = _oldest
+) -> Batch:
+    """Take a batch of rows, in the order of the column `by`.
 
     Args:
         kind: where a batch of these rows ended is remembered under this name.
     """
     ended = _ended.get()
     if ended is None:
-        return [pk for pk, _ in _oldest(rows, by)]
+        return take(rows, by)
     began, place = time.monotonic(), _places.get(kind)
     since = ended.get(kind)
     if since is NOTHING_LEFT:
-        return []
+        return NONE
     if since is None and place is not None and began < place.until:
         since = place.at
-    found = _oldest(rows if since is None else rows.filter(**{f"{by}__gte": since}), by)
+    batch = take(rows if since is None else rows.filter(**{f"{by}__gte": since}), by)
     now = time.monotonic()
     until = now + SHARE * (now - began) if since is None or place is None else place.until
-    if found:
-        _places[kind] = Place(found[-1][1], until)
-    ended[kind] = found[-1][1] if len(found) == BATCH_SIZE else NOTHING_LEFT
-    return [pk for pk, _ in found]
-
-
-def _oldest(rows: QuerySet[Any], by: str) -> list[tuple[Any, Any]]:
-    return list(rows.order_by(by).values_list("pk", by)[:BATCH_SIZE])
+    if batch.found:
+        _places[kind] = Place(batch.last, until)
+    ended[kind] = batch.last if batch.found == BATCH_SIZE else NOTHING_LEFT
+    return batch
 
 
 def prune_jobs() -> int:
@@ -132,12 +157,13 @@ def prune_jobs() -> int:
         others = jobs.exclude(queue__in=own) if own else jobs
         # Where a queue keeps its jobs for longer, they would be read each time.
         keeps_longer = any(period > keep for period in own.values())
-        ids = (_older_among_others if keeps_longer else _older)(others, keep, state)
+        batch = (_delete_older_among_others if keeps_longer else _delete_older)(others, keep, state)
         for queue, period in own.items():
-            kind = f"{state} in {queue}"
-            ids = ids or _older_among_others(jobs.filter(queue=queue), period, kind)
-        if ids:
-            return _delete(ids)
+            if not batch.found:
+                kind = f"{state} in {queue}"
+                batch = _delete_older_among_others(jobs.filter(queue=queue), period, kind)
+        if batch.found:
+            return batch.deleted
     return _prune_dead()
 
 
@@ -158,20 +184,24 @@ def _own_retention(state: State) -> dict[str, timedelta]:
     return {queue: keep for queue, keep in kept.items() if keep is not None}
 
 
-def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list[UUID]:
+def _past(jobs: QuerySet[Job], keep: timedelta) -> QuerySet[Job]:
+    """Return the jobs that have been finished for as long as they are kept."""
     old = jobs.filter(finished_at__lte=Now() - keep)
     # A result that must outlive the job's retention keeps the job (OJS results §7.1).
-    old = old.filter(
+    return old.filter(
         Q(result_ttl__isnull=True) | Q(finished_at__lte=Now() - F("result_ttl")) | ~HAS_RESULT
     )
-    return _batch(old, "finished_at", kind)
 
 
-def _older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list[UUID]:
-    """`_older` for jobs that no index tells from other finished ones: those of a single queue.
+def _delete_older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Batch:
+    return _batch(_past(jobs, keep), "finished_at", kind, _delete_oldest)
+
+
+def _delete_older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Batch:
+    """`_delete_older` for jobs that no index tells from other finished ones: those of one queue.
 
     This process does not read again what it has looked through, except once an hour: jobs that were
-    waited for, or whose result was kept, are found then.
+    waited for or locked, or whose result was kept, are found then.
     """
     until, now = clock.now() - keep, time.monotonic()
     found_until, began = _looked.get(kind, (None, -math.inf))
@@ -179,10 +209,10 @@ def _older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> list
         jobs = jobs.filter(finished_at__gte=found_until - LATE)
     else:
         began = now
-    ids = _older(jobs, keep, kind)
-    if len(ids) < BATCH_SIZE:
+    batch = _delete_older(jobs, keep, kind)
+    if batch.found < BATCH_SIZE:
         _looked[kind] = until, began
-    return ids
+    return batch
 
 
 def forget_looks() -> None:
@@ -215,13 +245,17 @@ def _prune_dead() -> int:
     return _delete(ids, event="dead_letter.pruned")
 
 
+def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Sequence[UUID]:
+    return _batch(_past(jobs, keep), "finished_at", kind).ids
+
+
 def _beyond(dead: QuerySet[Job], limit: int) -> list[UUID]:
     """Return the oldest jobs above a limit."""
     newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
     return list(newest_first[limit : limit + BATCH_SIZE])
 
 
-def _delete(ids: list[UUID], event: str = "") -> int:
+def _delete(ids: Sequence[UUID], event: str = "") -> int:
     """Delete jobs that are still finished; `event` is recorded for each of their queues."""
     if not ids:
         return 0
@@ -268,7 +302,7 @@ def prune_results() -> int:
         finished_at__isnull=False,
         finished_at__lte=Now() - F("result_ttl"),
     ).exclude(Q(followed=True) & (Exists(roots) | Exists(awaited)))
-    ids = _batch(over, "finished_at", "results")
+    ids = _batch(over, "finished_at", "results").ids
     with atomic():
         # Locked in the order of ids, as every batch does.
         finished = Job.objects.filter(Among("pk", ids), finished_at__isnull=False).order_by("pk")
@@ -322,7 +356,7 @@ def prune_events() -> int:
     keep = ojs_settings.EVENT_RETENTION
     deleted = event_partitions.drop_old()
     # The oldest come first by primary key: no index on time is needed.
-    oldest = _batch(Event.objects.all(), "pk", "events")
+    oldest = _batch(Event.objects.all(), "pk", "events").ids
     late = Now() - keep - event_partitions.grace()
     deleted += Event.objects.filter(Among("pk", oldest), time__lte=late).delete()[0]
     # A killed listener could not remove its row, and each NOTIFY has a cost.

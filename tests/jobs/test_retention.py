@@ -12,7 +12,7 @@ from jobs.engine import retention
 from jobs.models import Event, Job, JobError, RefusedFinish
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
-from tests.database import connection
+from tests.database import another_connection, connection
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago
 
 DAY = 86_400
@@ -110,6 +110,22 @@ def test_a_batch_is_bounded(db):
     assert [engine.prune_jobs(), engine.prune_jobs(), engine.prune_jobs()] == [1000, 1, 0]
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="about locks of rows")
+def test_retention_waits_for_nobody(transactional_db):
+    """Whoever has locked a job may be about to retry it."""
+    locked, *_ = [
+        JobFactory(dead=True, dead_letter=False, finished_at=ago(days * DAY))
+        for days in (402, 401, 400)
+    ]
+
+    with another_connection() as operator:
+        operator.execute("SELECT 1 FROM ojs_jobs_job WHERE id = %s FOR UPDATE", [locked.pk])
+        assert prune() == 2
+        assert Job.objects.get() == locked
+
+    assert prune() == 1
+
+
 @pytest.mark.parametrize(
     ("delete", "add"),
     [
@@ -143,17 +159,17 @@ def test_a_pass_goes_on_where_it_was_and_the_next_one_begins_anew(db, monkeypatc
 
 def test_the_longer_a_look_at_the_oldest_takes_the_later_the_next_one_is(db, monkeypatch):
     clock = [0.0]
-    oldest = retention._oldest
+    delete = retention._delete_oldest
 
-    def slowly(rows, by):
+    def slowly(jobs, by):
         clock[0] += 2
-        return oldest(rows, by)
+        return delete(jobs, by)
 
     def prune_in_one_pass() -> int:
         with engine.in_one_pass():
             return prune()
 
-    monkeypatch.setattr(retention, "_oldest", slowly)
+    monkeypatch.setattr(retention, "_delete_oldest", slowly)
     monkeypatch.setattr(retention.time, "monotonic", lambda: clock[0])
     for age in (402, 401):
         JobFactory(completed=True, finished_at=ago(age * DAY))
@@ -185,10 +201,10 @@ def looks(patch: pytest.MonkeyPatch) -> list[str]:
     found = []
     batch = retention._batch
 
-    def noted(rows, by, kind):
+    def noted(rows, by, kind, *take):
         if retention._ended.get().get(kind) is not retention.NOTHING_LEFT:
             found.append(str(kind))
-        return batch(rows, by, kind)
+        return batch(rows, by, kind, *take)
 
     patch.setattr(retention, "_batch", noted)
     return found
