@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import IntegrityError, OperationalError
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.store import pace
@@ -158,6 +159,18 @@ def test_a_chore_that_has_more_to_do_or_a_period_of_its_own_does_not_rest(monkey
     assert not rests.has(chore)
 
 
+def test_one_query_tells_which_slow_chores_are_due(db):
+    now = timezone.now()
+    for chore in reaper.SLOW:
+        Sweep.objects.create(name=chore.name, ran_at=now)
+
+    with CaptureQueriesContext(connection) as ran:
+        reaper.sweep()
+
+    table = connection.ops.quote_name(Sweep._meta.db_table)
+    assert [query["sql"].split()[0] for query in ran if table in query["sql"]] == ["SELECT"]
+
+
 class Machine:
     """A clock, and a throttled chore whose batches take half a second each."""
 
@@ -169,6 +182,7 @@ class Machine:
         )
         self.rests = reaper.Rests(now=lambda: self.now, pause=self.pause)
         monkeypatch.setattr(reaper, "CHORES", (self.chore,))
+        monkeypatch.setattr(reaper, "_due", lambda give_up: {chore.name for chore in reaper.CHORES})
         monkeypatch.setattr(reaper, "take_turn", lambda chore: True)
 
     def batch(self) -> int:
