@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from .tables import NEW_ID, QUEUE
+from .tables import QUEUE, new_id
 
 CHUNK = 100_000
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
@@ -33,8 +33,8 @@ JOBS = f"""
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
             reserved_by, finished_by, unfenced, created_at, enqueued_at, started_at, finished_at,
             tags, attributes, dead_letter)
-    SELECT {NEW_ID}, 'bench.noop', '{QUEUE}', '[1, "two"]', '{{}}', 0, 'completed', 1, false, 3,
-           '', '', false, time, time, time, time, '[]', '{{}}', false
+    SELECT {new_id("time")}, 'bench.noop', '{QUEUE}', '[1, "two"]', '{{}}', 0, 'completed', 1,
+           false, 3, '', '', false, time, time, time, time, '[]', '{{}}', false
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
            LATERAL (SELECT {FINISHED} AS time) AS at
 """
@@ -43,7 +43,7 @@ EVENTS = f"""
     SELECT kind, subject, '{QUEUE}', 'bench.noop', '', (kind <> 'job.enqueued')::integer, time
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
            LATERAL (SELECT {FINISHED} AS time,
-                           ({NEW_ID})::text AS subject) AS at,
+                           ({new_id(FINISHED)})::text AS subject) AS at,
            unnest(ARRAY['job.enqueued', 'job.started', 'job.completed']) AS kind
 """
 
@@ -112,7 +112,7 @@ def _make_partitions(rows: int) -> None:
 def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> None:
     """Replace all jobs by some that finished in the last `seconds`, evenly, with three events each.
 
-    Their ids are in the order of their times, as those of a record are.
+    Ids are in the order of times: those of jobs contain them, and those of events are drawn.
     """
     connection.execute("TRUNCATE ojs_jobs_job, ojs_jobs_event CASCADE")
     _make_partitions(3 * jobs)

@@ -9,15 +9,20 @@ from typing import Any
 from django.db import connection
 
 QUEUE = "bench"
-# A made-up UUIDv7: only the leading time matters, because it keeps neighbours together.
-NEW_ID = """(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+
+
+def new_id(moment: str = "clock_timestamp()") -> str:
+    """An expression for a made-up UUIDv7 of a moment: its time keeps neighbours together."""
+    return f"""(lpad(to_hex((extract(epoch FROM {moment}) * 1000)::bigint), 12, '0') || '7'
     || substr(md5(random()::text), 1, 3) || 'a' || substr(md5(random()::text), 1, 15))::uuid"""
+
+
 LOAD = f"""
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
             reserved_by, reserved_for, reserved_until, finished_by, unfenced, created_at,
             enqueued_at, started_at, finished_at, tags, attributes, dead_letter)
-    SELECT {NEW_ID}, 'bench.noop', %(queue)s, '[1, "two", {{"three": 3}}]', '{{}}', 0, %(state)s,
+    SELECT {new_id()}, 'bench.noop', %(queue)s, '[1, "two", {{"three": 3}}]', '{{}}', 0, %(state)s,
            %(attempt)s, false, 3,
            CASE WHEN %(state)s = 'active' THEN %(worker)s || (n %% %(workers)s) ELSE '' END,
            CASE WHEN %(state)s = 'active' THEN interval '30 min' END,
