@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Max, Q, Value
-from django.db.models.functions import Concat
+from django.db.models import Count, Q
 
 from ..conf import ojs_settings
 from ..models import Event
 from ..record.execution import BY_EVENT, events_of
-from ..record.execution_search import first_since
-from ..store import clock
 from ..store.database import atomic
 from ..store.expressions import Among
 
 BATCH = 1000
-HOUR = timedelta(hours=1)
 MOST = 100_000
 """Events that one request deletes (§7.6)."""
 OF_HISTORY = Q(job_type__gt="") | Q(type__startswith="workflow.")
@@ -91,29 +87,32 @@ def catch_up() -> None:
         read()
 
 
-def trim_histories() -> int:
-    """Delete the oldest events of jobs that have more than `EVENTS_PER_JOB` (§6); return how many.
+def busy_jobs(after: int, last: int) -> set[str]:
+    """Return the jobs about which events say more than that they ran once.
 
-    Reads the events of the last two hours, so each is read twice if this runs once an hour. Within
-    the retention, a job that exceeds the limit has at least the average number of those that are
-    not `ORDINARY` in one of these looks.
+    Args:
+        after, last: the ids of the events are above the one, and at most the other.
+    """
+    within = Event.objects.filter(pk__gt=after, pk__lte=last).exclude(job_type="")
+    return set(within.exclude(ORDINARY).order_by().values_list("subject", flat=True))
+
+
+def trim(subjects: Collection[str]) -> int:
+    """Delete the oldest events of those jobs that have more than `EVENTS_PER_JOB` (§6).
+
+    Returns:
+        How many were deleted.
     """
     most = ojs_settings.EVENTS_PER_JOB
-    looks = max(1, ojs_settings.EVENT_RETENTION // HOUR)
-    fewest = max(1, 2 * ((most - 2) // 3) // looks)
-    newest = Event.objects.aggregate(last=Max("pk"))["last"] or 0
-    recent = Event.objects.filter(pk__gte=first_since(clock.now() - 2 * HOUR, 1, newest))
-    recent = recent.exclude(job_type="").exclude(ORDINARY).order_by()
-    # Not the column itself: PostgreSQL might read the index on it from end to end, and so the whole
-    # record, in no order.
-    busy = recent.values(job=Concat("subject", Value("")))
-    busy = busy.annotate(count=Count("pk")).filter(count__gte=fewest)
-    subjects = list(busy.values_list("job", flat=True))
-    return sum(
-        _trim(subject, most)
-        for start in range(0, len(subjects), BATCH)
-        for subject in _with_more(most, subjects[start : start + BATCH])
-    )
+    ids = list(subjects)
+    long = [
+        subject
+        for start in range(0, len(ids), BATCH)
+        for subject in _with_more(most, ids[start : start + BATCH])
+    ]
+    if long:
+        catch_up()
+    return sum(_trim(subject, most) for subject in long)
 
 
 def _with_more(most: int, subjects: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from tests import postgres
 
-from . import filling, goals
+from . import filling, goals, growth
 from .filling import Stock, TooLarge
 from .places import FILLED, FILLED_PAGES, LARGE_WORKFLOWS, UPKEEP
 from .plan import OTHERS, Plan, given, rounds, say, stop_when_asked, words
@@ -141,8 +141,6 @@ def prepare(stock: Stock) -> None:
         TooLarge: the disk does not hold it.
     """
     from jobs.models import Event, Job
-    from workers.chores import tallies
-    from workers.models import EventCursor
 
     from . import pages
 
@@ -150,9 +148,9 @@ def prepare(stock: Stock) -> None:
         say("  The database has jobs: it is measured as it is.")
         return
     filling.fill(stock)
-    # Outcomes of the past are not what a sweep counts in steady state.
+    # The past is not what a sweep reads in steady state.
     newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first()
-    EventCursor.objects.update_or_create(pk=tallies.NAME, defaults={"event_id": newest or 0})
+    growth.has_read(newest or 0)
     pages.derive()
     pages.fill_the_rest()
     filling.execute("VACUUM ANALYZE")

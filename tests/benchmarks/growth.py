@@ -114,6 +114,8 @@ def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> N
 
     Ids are in the order of times: those of jobs contain them, and those of events are drawn.
     """
+    from jobs.store import partitions
+
     connection.execute("TRUNCATE ojs_jobs_job, ojs_jobs_event CASCADE")
     _make_partitions(3 * jobs)
     found = connection.execute("SELECT now() - make_interval(secs => %s)", [seconds]).fetchone()
@@ -123,19 +125,18 @@ def fill(connection: psycopg.Connection[Any], jobs: int, *, seconds: float) -> N
         about |= {"began": found[0], "step": seconds / jobs}
         connection.execute(JOBS, about)
         connection.execute(EVENTS, about)
-    _counted()
+    has_read(partitions.relation().last_id)
     connection.execute("VACUUM ANALYZE ojs_jobs_job, ojs_jobs_event")
     connection.execute("CHECKPOINT")
 
 
-def _counted() -> None:
-    """Let the reaper count what happens from now on, as if it had counted the past."""
-    from jobs.store import partitions
-    from workers.chores import tallies
+def has_read(last: int) -> None:
+    """Let the reaper read events from then on, as if it had read those up to this id."""
+    from workers.chores import long_histories, tallies
     from workers.models import EventCursor
 
-    last = partitions.relation().last_id
-    EventCursor.objects.update_or_create(pk=tallies.NAME, defaults={"event_id": last})
+    for reader in (long_histories, tallies):
+        EventCursor.objects.update_or_create(pk=reader.NAME, defaults={"event_id": last})
 
 
 @contextmanager

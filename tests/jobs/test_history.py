@@ -25,7 +25,7 @@ from jobs.spec.validation import new_job
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient
 from tests.operators import answer, choose, messages, staff
-from workers.chores import reaper
+from workers.chores import long_histories, reaper
 from workers.models import WebhookDelivery, WebhookSubscription
 from workers.runtime import handler, handlers
 
@@ -102,8 +102,8 @@ def test_a_long_history_keeps_its_newest_events(settings):
             for n in range(count)
         )
 
-    assert engine.history.trim_histories() == 3
-    assert engine.history.trim_histories() == 0
+    assert long_histories.trim() == 3
+    assert long_histories.trim() == 0
 
     assert [e["data"]["percent"] for e in history.entries(busy.pk)] == [3, 4, 5, 6, 7]
     assert len(history.entries(calm.pk)) == 4
@@ -120,6 +120,29 @@ def test_all_that_is_too_much_of_a_history_goes_at_once(settings, monkeypatch):
 
     assert reaper.sweep(only=["long-histories"])["long-histories"] == 15
     assert Event.objects.filter(type="job.progress").count() == 15
+
+
+def test_each_event_is_looked_at_once(monkeypatch):
+    """Also those that were there before, and those of a record that has lost its first one."""
+    monkeypatch.setattr(long_histories, "PIECE", 2)
+    job = JobFactory(active=True)
+    old = [job_event("job.progress", job, time=timezone.now()) for _ in range(7)]
+    Event.objects.bulk_create(old)
+    Event.objects.order_by("pk").first().delete()
+    looked: list[int] = []
+    busy_jobs = engine.history.busy_jobs
+
+    def noted(after: int, last: int) -> set[str]:
+        looked.extend(Event.objects.filter(pk__gt=after, pk__lte=last).values_list("pk", flat=True))
+        return busy_jobs(after, last)
+
+    monkeypatch.setattr(engine.history, "busy_jobs", noted)
+    long_histories.trim()
+    Event.objects.bulk_create([job_event("job.progress", job, time=timezone.now())])
+    long_histories.trim()
+    long_histories.trim()
+
+    assert looked == list(Event.objects.order_by("pk").values_list("pk", flat=True))
 
 
 def release(job_id: Any, **fields: Any) -> None:
@@ -166,9 +189,9 @@ def test_a_job_that_runs_again_and_again_is_among_the_busy(settings, end):
     others = events.exclude(engine.history.ORDINARY).count()
     assert events.count() - 3 <= 3 * others
 
-    settings.OJS = {"EVENTS_PER_JOB": 5, "EVENT_RETENTION": 7200}
+    settings.OJS = {"EVENTS_PER_JOB": 5}
     before = events.count()
-    assert engine.history.trim_histories() == before - 5
+    assert long_histories.trim() == before - 5
 
 
 NAME, ADDRESS = "c-1017", "ann.rivers@example.com"

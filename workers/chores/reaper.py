@@ -46,7 +46,7 @@ from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from ..webhooks import delivery as webhooks
 from ..webhooks import fan_out
-from . import tallies, webhook_worker
+from . import long_histories, tallies, webhook_worker
 
 logger = logging.getLogger("workers.reaper")
 
@@ -243,11 +243,10 @@ CHORES = (
     ),
     Chore(
         "long-histories",
-        engine.history.trim_histories,
+        long_histories.trim,
         "events of long histories deleted",
-        # Half the intended period, as above. One batch has them all.
-        timedelta(minutes=30),
-        batches=1,
+        # Half the intended period, as above.
+        timedelta(seconds=30),
     ),
     Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     # Half the intended period, as above: rules are checked every ten seconds.
