@@ -12,6 +12,7 @@ from django.db.models import Count, Q
 from ..conf import ojs_settings
 from ..models import Event
 from ..record.execution import BY_EVENT, events_of
+from ..spec.batches import in_parts
 from ..store.database import atomic
 from ..store.expressions import Among
 
@@ -73,8 +74,8 @@ def purge_before(
 def _delete(ids: list[int]) -> int:
     """Delete events; return how many entries they had in the history."""
     entries = 0
-    for start in range(0, len(ids), BATCH):
-        batch = Event.objects.filter(Among("pk", ids[start : start + BATCH]))
+    for part in in_parts(ids, BATCH):
+        batch = Event.objects.filter(Among("pk", part))
         counts = batch.order_by().values_list("type").annotate(count=Count("pk"))
         entries += sum(len(BY_EVENT.get(kind, ())) * count for kind, count in counts)
         batch.delete()
@@ -104,18 +105,14 @@ def trim(subjects: Collection[str]) -> int:
         How many were deleted.
     """
     most = ojs_settings.EVENTS_PER_JOB
-    ids = list(subjects)
-    long = [
-        subject
-        for start in range(0, len(ids), BATCH)
-        for subject in _with_more(most, ids[start : start + BATCH])
-    ]
+    parts = in_parts(list(subjects), BATCH)
+    long = [subject for part in parts for subject in _with_more(most, part)]
     if long:
         catch_up()
     return sum(_trim(subject, most) for subject in long)
 
 
-def _with_more(most: int, subjects: list[str]) -> list[str]:
+def _with_more(most: int, subjects: Sequence[str]) -> list[str]:
     """Return those of the jobs that have more events than `most`."""
     own = Event.objects.filter(Among("subject", subjects)).order_by().values("subject")
     counted = own.annotate(count=Count("pk")).filter(count__gt=most)

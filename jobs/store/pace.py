@@ -1,8 +1,8 @@
-"""Long work in pieces, between which whoever has it done may rest.
+"""Divides long work into pieces, with a rest after each.
 
 On a machine whose processors are mostly busy, a second of uninterrupted work makes everything that
 arrives in that second wait for it, and for each other. The same work in pieces of some hundredths
-of a second, with rests, is hardly noticed.
+of a second, with rests, is hardly noticed. Whether to rest, and for how long, is up to the caller.
 """
 
 from __future__ import annotations

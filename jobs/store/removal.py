@@ -11,7 +11,7 @@ from . import cascades
 from .choice import is_portable
 from .database import atomic, compiled, connection
 
-# Jobs that somebody has locked are being changed: they are left for the next time.
+# A job that another transaction has locked is skipped: it may be about to change.
 DELETE = """
     WITH doomed AS MATERIALIZED (
         {oldest}
@@ -25,7 +25,7 @@ DELETE = """
 
 
 def is_possible(job: Any) -> bool:
-    """Whether the database deletes all that goes with a job, and nobody else wants to hear of it.
+    """Whether jobs may be deleted this way: what refers to them cascades, and is none of a site's.
 
     Args:
         job: the model.

@@ -1,7 +1,7 @@
 """Deletes the oldest events of jobs that have too many (OJS execution history §6).
 
-Some process reads each event once, in order, and counts the events of the jobs that it is about:
-but not if it is one that every job has.
+Each new event is read once, in order. If it is not one that every job has, the events of its job
+are counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.models import Event
 from jobs.record import events
 from jobs.store import pace
-from jobs.store.database import atomic, connection
+from jobs.store.database import atomic
 
 from ..models import EventCursor
 
@@ -23,7 +23,7 @@ PIECES = 100
 
 
 def trim() -> int:
-    """Look through the events that are new; return how many of all were deleted."""
+    """Read the new events; return how many events were deleted."""
     deleted = 0
     seen: set[str] = set()
     for _ in range(PIECES):
@@ -43,10 +43,8 @@ def _read() -> set[str] | None:
         EventCursor.objects.get_or_create(pk=NAME, defaults={"event_id": oldest - 1})
     # Queried before the transaction, which may keep the snapshot that it begins with.
     horizon = events.horizon()
-    skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        # The row is both cursor and lock: an event is read once, by one process.
-        cursor = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
+        cursor = EventCursor.locked(NAME)
         if cursor is None or cursor.event_id >= horizon:
             return None
         last = min(horizon, cursor.event_id + PIECE)

@@ -426,9 +426,9 @@ def sweep(
 
 
 def _due(give_up: Callable[[], object] | None) -> set[str]:
-    """Return the names of the slow chores for which nobody has taken a turn for long enough.
+    """Return the names of the slow chores that are due.
 
-    One query in a round, instead of a guarded update for each of them.
+    One query in a round, instead of a guarded update for each chore.
     """
     with bounded("Which chores are due", STUCK, give_up):
         rows = Sweep.objects.annotate(now=Now()).values_list("pk", "ran_at", "now")

@@ -16,7 +16,7 @@ from jobs.conf import ojs_settings
 from jobs.models import Event
 from jobs.record import counters, events
 from jobs.store import pace
-from jobs.store.database import atomic, connection
+from jobs.store.database import atomic
 from jobs.store.expressions import Among, Each
 
 from ..models import EventCursor, Worker
@@ -47,10 +47,8 @@ def _count_batch() -> bool:
     EventCursor.objects.get_or_create(pk=NAME)
     # Queried before the transaction, which may keep the snapshot that it begins with.
     horizon = events.horizon()
-    skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        # The row is both cursor and lock: an event is counted once, by one process.
-        tally = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
+        tally = EventCursor.locked(NAME)
         if tally is None:
             return False
         former = None if tally.event_id else _former()

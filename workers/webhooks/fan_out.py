@@ -23,7 +23,7 @@ from jobs.record import events
 from jobs.spec import cloudevents
 from jobs.spec.identifiers import parse_uuid
 from jobs.store import clock
-from jobs.store.database import alias, atomic, connection
+from jobs.store.database import alias, atomic
 from jobs.store.rows import insert_rows
 
 from ..models import EventCursor, WebhookDelivery, WebhookFormat, WebhookSubscription
@@ -60,9 +60,8 @@ def _write_batch() -> bool:
     EventCursor.objects.get_or_create(pk=NAME)
     # Before the subscriptions are read: what is not seen yet begins behind this.
     horizon = events.horizon()
-    skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        cursor = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
+        cursor = EventCursor.locked(NAME)
         if cursor is None:
             return False
         interests = [Interest(row) for row in WebhookSubscription.objects.active()]
