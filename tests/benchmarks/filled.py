@@ -189,7 +189,7 @@ def main() -> None:
     stop_when_asked()
     options = arguments()
     sizes = sizes_of(options)
-    url = options.url or postgres.start()
+    url = options.url or postgres.start(settings=growth.SETTINGS)
     limits = {"OJS_MAX_BATCH": str(max(10_000, sizes.workflow))}
     os.environ["ROUNDS"] = str(sizes.pages)
     os.environ.update(environment(url, DJANGO_ALLOWED_HOSTS="*", **KEEPS_ALL, **limits))

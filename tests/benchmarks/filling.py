@@ -6,14 +6,19 @@ its events and errors need not read it.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from .plan import say
 from .tables import scalar
@@ -156,11 +161,14 @@ def fill(stock: Stock) -> None:
     # The beginning of each part first: what it takes tells what the whole will take.
     for number, part in zip(begin, parts, strict=True):
         before, some = size(), min(CHUNK, part.count)
-        add(part, number, range(some), now, stock.events_each, progress)
+        progress(add(part, number, range(some), now, stock.events_each))
         needed += (size() - before) * (part.count / max(1, some) - 1)
     check_disk(needed)
-    for number, part in zip(begin, parts, strict=True):
-        add(part, number, range(CHUNK, part.count), now, stock.events_each, progress)
+    with sessions() as pool:
+        for number, part in zip(begin, parts, strict=True):
+            add_chunk = partial(add, part, number, now=now, events_each=stock.events_each)
+            for done in pool.map(add_chunk, chunks(range(CHUNK, part.count))):
+                progress(done)
     queues(stock.queues)
     workers(stock.workers, queues=stock.queues, hosts=max(1, stock.workers // 20))
     say("  VACUUM ANALYZE …")
@@ -200,31 +208,48 @@ def workers(count: int, *, queues: int, hosts: int) -> None:
     )
 
 
-def add(
-    part: Part,
-    number: int,
-    places: range,
-    now: datetime,
-    events_each: int = 0,
-    done: Callable[[int], None] = lambda count: None,
-) -> None:
-    """Add the jobs at these places of a part whose first job has this number."""
+def add(part: Part, number: int, places: range, now: datetime, events_each: int = 0) -> int:
+    """Add the jobs at these places of a part whose first job has this number; return how many."""
     rows = ROWS.format(**vars(part.kind))
-    for first in range(places.start, places.stop, CHUNK):
-        count = min(CHUNK, places.stop - first)
+    for chunk in chunks(places):
         about: dict[str, object] = {
             "began": now - part.since,
             "number": number,
             "step": (part.since - part.until) / part.count,
             "events_each": events_each,
-            "first": number + first,
-            "last": number + first + count - 1,
+            "first": number + chunk.start,
+            "last": number + chunk.stop - 1,
         }
         execute(JOBS.format(rows=rows), about)
         execute(ERRORS.format(rows=rows), about)
         if events_each:
             execute(EVENTS.format(rows=rows), about)
-        done(count)
+    return len(places)
+
+
+def chunks(places: range) -> Iterator[range]:
+    return (places[first : first + CHUNK] for first in range(0, len(places), CHUNK))
+
+
+@contextmanager
+def sessions() -> Iterator[ThreadPoolExecutor]:
+    """Threads with sessions of their own of the database that this thread uses."""
+    used: Any = connections[DEFAULT_DB_ALIAS]
+    opened = []
+
+    def begin() -> None:
+        own = used.copy()
+        opened.append(own)
+        own.inc_thread_sharing()  # the caller closes it
+        connections[DEFAULT_DB_ALIAS] = own
+        execute("SET synchronous_commit = off")
+
+    try:
+        with ThreadPoolExecutor(os.cpu_count(), initializer=begin) as pool:
+            yield pool
+    finally:
+        for session in opened:
+            session.close()
 
 
 def execute(statement: str, parameters: Mapping[str, object] | None = None) -> None:
