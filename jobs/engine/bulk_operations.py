@@ -10,7 +10,7 @@ import time
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext
 
@@ -20,7 +20,7 @@ from ..models import BulkOperation, BulkState, BulkVerb, Job, OperatorAction
 from ..models.querysets import JobQuerySet
 from ..record.events import bulk_event, record
 from ..spec.fields import Document
-from ..store import clock
+from ..store import clock, looks
 from ..store.database import atomic, connection
 from . import bulk
 from .bulk_selection import OPERATIONS, filtered
@@ -138,8 +138,9 @@ def advance() -> int:
 
     Each operation gets one batch at least.
     """
-    running = BulkOperation.objects.filter(state=BulkState.RUNNING).order_by("pk")
-    waiting = list(running.values_list("pk", flat=True))
+    if not looks.finds(_running):
+        return 0
+    waiting = list(_running().order_by("pk").values_list("pk", flat=True))
     until = time.monotonic() + ROUND
     changed = 0
     while waiting:
@@ -151,11 +152,15 @@ def advance() -> int:
     return changed
 
 
+def _running() -> QuerySet[BulkOperation]:
+    return BulkOperation.objects.filter(state=BulkState.RUNNING)
+
+
 def _take_batch(pk: int) -> tuple[int, bool]:
     """Change the next jobs of an operation; return how many, and whether there may be more."""
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        running = BulkOperation.objects.filter(pk=pk, state=BulkState.RUNNING)
+        running = _running().filter(pk=pk)
         # Another process that holds the row is taking this batch, or stopping the operation.
         operation = running.select_for_update(skip_locked=skip).first()
         if operation is None:

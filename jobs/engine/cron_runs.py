@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from ..models import CronRun, Job
@@ -41,13 +42,17 @@ def unfinished_runs(name: str) -> list[Job]:
     return unfinished
 
 
+def held_runs() -> QuerySet[CronRun]:
+    return CronRun.objects.filter(held=True)
+
+
 def release_held_runs() -> int:
     """Release the oldest waiting run of each cron job once those before it have finished.
 
     The `enqueue` policy forbids two runs at once (§6.1), and a claim does not check other jobs, so
     a run stays pending until its turn.
     """
-    names = CronRun.objects.filter(held=True).order_by("cron_name").values("cron_name").distinct()
+    names = held_runs().order_by("cron_name").values("cron_name").distinct()
     held = [name["cron_name"] for name in names[:BATCH_SIZE]]
     return sum(_release(name) for name in held)
 
@@ -55,7 +60,7 @@ def release_held_runs() -> int:
 def _release(name: str) -> bool:
     with atomic():
         skip = connection().features.has_select_for_update_skip_locked
-        waiting = CronRun.objects.filter(cron_name=name, held=True).order_by("id")
+        waiting = held_runs().filter(cron_name=name).order_by("id")
         run = waiting.select_for_update(skip_locked=skip).first()
         if run is None:
             return False

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from ..models import Job, Queue
 from ..spec.queue_config import DEAD_LETTER_SINCE
 from ..spec.timestamps import parse_timestamp
+from ..store import looks
 from ..store.database import atomic, connection
 from ..store.expressions import Among, JSONMerged
 from . import queue_policy
@@ -25,12 +28,17 @@ def forward_dead() -> int:
     A job is moved once: if it dies again, it stays in the dead letter. So does one that died before
     its queue had a dead letter queue.
     """
-    queues = Queue.objects.filter(config__has_key="dead_letter_queue").order_by("pk")
-    for name, config in list(queues.values_list("pk", "config")):
+    if not looks.finds(_with_dead_letter_queue):
+        return 0
+    for name, config in list(_with_dead_letter_queue().order_by("pk").values_list("pk", "config")):
         target = config["dead_letter_queue"]
         if target != name and (moved := _forward(name, target, config.get(DEAD_LETTER_SINCE))):
             return moved
     return 0
+
+
+def _with_dead_letter_queue() -> QuerySet[Queue]:
+    return Queue.objects.filter(config__has_key="dead_letter_queue")
 
 
 def _forward(name: str, target: str, since: str | None) -> int:

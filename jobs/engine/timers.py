@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import F
-from django.db.models.functions import Now
 
 from ..models import Event as EventRow
 from ..models import Job, JobError
@@ -16,11 +15,11 @@ from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from ..spec.envelope import milliseconds, timeout_details
-from ..spec.lifecycle import WAITING, Event, State
+from ..spec.lifecycle import Event, State
 from ..spec.reports import Failure
 from ..spec.retry import by_dead_letter
 from ..spec.time_limits import enqueue_ttl, is_about_its_start
-from ..store import clock
+from ..store import clock, looks
 from ..store.contract import BATCH_SIZE, HEAD_START
 from ..store.expressions import Among
 from ..store.portable import skips_locked
@@ -51,6 +50,8 @@ def promote_due(head_start: timedelta = HEAD_START) -> int:
 
 def time_out() -> int:
     """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
+    if not looks.finds(Job.objects.overrun):
+        return 0
     with ending() as ended:
         overrun: list[Any] = list(
             Job.objects.overrun()
@@ -89,12 +90,12 @@ def _overrun(job: Any) -> Failure:
 def discard_expired() -> int:
     """Discard one batch of jobs not fetched before their `expires_at` or `enqueue_ttl` passed
     (OJS core §5.2, timeouts §5.3)."""
+    if not looks.finds(Job.objects.stale):
+        return 0
     now = clock.now()
     with ending() as ended:
         stale = locked(
-            Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()).order_by(
-                "expires_at"
-            ),
+            Job.objects.stale().order_by("expires_at"),
             "type",
             "queue",
             "state",
@@ -152,6 +153,8 @@ def discard_overdrawn() -> int:
     This holds whatever attempts are left, even for active jobs (OJS timeouts §5.2): a worker's ACK
     is refused from then on.
     """
+    if not looks.finds(Job.objects.overdrawn):
+        return 0
     now = clock.now()
     with ending() as ended:
         late = locked(

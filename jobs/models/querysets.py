@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Exists, F, Func, OuterRef, Q
 from django.db.models.functions import Now
 
-from ..spec.lifecycle import TERMINAL, Event, State, sources
+from ..spec.lifecycle import TERMINAL, WAITING, Event, State, sources
 from ..store.cascades import references_of_sites
 from ..store.expressions import Among, JSONArrayWithin
 
@@ -107,6 +107,10 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def unexpired(self) -> JobQuerySet:
         return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
+
+    def stale(self) -> JobQuerySet:
+        """Jobs that wait although they have expired (OJS core §5.2)."""
+        return self.filter(state__in=sorted(WAITING), expires_at__lte=Now())
 
     def dead(self) -> JobQuerySet:
         """The dead letter (OJS dead letter §4)."""

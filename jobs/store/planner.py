@@ -13,7 +13,7 @@ from functools import cache
 from django.apps import apps
 
 from .choice import is_portable
-from .database import APPS, connection
+from .database import APPS, connection, run
 from .locks import Busy, locking_within
 
 GROWN = 4
@@ -43,10 +43,8 @@ def analyze_grown() -> int:
     """
     if is_portable():
         return 0
-    with connection().cursor() as cursor:
-        cursor.execute(FIND, [_tables(), MANY, GROWN, FEW])
-        grown = [name for (name,) in cursor.fetchall()]
-    return sum(_analyze(name) for name in grown)
+    grown = run(FIND, [_tables(), MANY, GROWN, FEW])
+    return sum(_analyze(name) for (name,) in grown)
 
 
 @cache

@@ -26,7 +26,7 @@ from jobs.models import Job
 from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
-from jobs.store import pace, planner
+from jobs.store import looks, pace, planner
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
@@ -43,6 +43,7 @@ from ..liveness.reapers import last_seen as last_seen
 from ..liveness.reapers import own_name as own_name
 from ..liveness.reapers import sign_of_life as sign_of_life
 from ..models import Reaper, Sweep, Worker
+from ..models.querysets import WorkerQuerySet
 from ..signals import worker_left, workers_died
 from ..webhooks import delivery as webhooks
 from ..webhooks import fan_out
@@ -56,6 +57,8 @@ BATCHES = 50
 
 def declare_dead_workers() -> int:
     """Declare dead one batch of workers that missed their heartbeat timeout (§10.1)."""
+    if not looks.finds(Worker.objects.silent):
+        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # A worker whose row is locked is having a heartbeat recorded right now: not silent.
@@ -100,21 +103,23 @@ def reclaim_orphans() -> int:
     §10.2 names the jobs of the last heartbeat, but the worker also holds jobs fetched after it. The
     reservation covers both, and never a job that has moved on (§5.6).
     """
-    held = Job.objects.active().filter(reserved_for__isnull=False)
+    if not looks.finds(_gone_with_jobs):
+        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # The worker is locked first, as a heartbeat does: one that returns right now either
         # keeps its jobs or hears that it has lost them (§10.3).
-        gone = (
-            Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
-            .order_by("pk")
-            .select_for_update(skip_locked=skip)
-        )
+        gone = _gone_with_jobs().order_by("pk").select_for_update(skip_locked=skip)
         dead: list[Any] = list(gone.annotate(now=Now())[:BATCH_SIZE])
         if not dead:
             return 0
         silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
         return holdings.reclaim(dead, silent)
+
+
+def _gone_with_jobs() -> WorkerQuerySet:
+    held = Job.objects.active().filter(reserved_for__isnull=False)
+    return Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
 
 
 def expire_reservations() -> int:
@@ -123,6 +128,8 @@ def expire_reservations() -> int:
     The live workers that held them may be hanging: they are flagged for an operator to check
     (AGQ §5.2). Flagging comes first: a crash in between flags them again and loses nothing.
     """
+    if not looks.finds(Job.objects.overdue):
+        return 0
     overdue = Job.objects.overdue()
     hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
     with atomic():

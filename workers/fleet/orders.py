@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext
 
@@ -21,7 +21,7 @@ from jobs.conf import ojs_settings, protocol_of
 from jobs.errors import NotFound
 from jobs.protocols import Reports
 from jobs.spec.worker_ids import spellings
-from jobs.store import clock
+from jobs.store import clock, looks
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
 from jobs.store.rows import insert_rows
@@ -228,7 +228,9 @@ def _is_in(worker: Worker, state: str) -> bool:
 
 def note_answers() -> int:
     """Record the answers to orders: the reaper does it, so that no heartbeat has to."""
-    waiting = list(Directive.objects.filter(answer=Answer.WAITING).order_by("-id")[:BATCH])
+    if not looks.finds(_waiting):
+        return 0
+    waiting = list(_waiting().order_by("-id")[:BATCH])
     workers = Worker.objects.in_bulk({directive.worker_id for directive in waiting})
     count = 0
     for directive in waiting:
@@ -237,6 +239,10 @@ def note_answers() -> int:
             row = Directive.objects.filter(pk=directive.pk, answer=Answer.WAITING)
             count += row.update(answer=answer, answered_at=when)
     return count
+
+
+def _waiting() -> QuerySet[Directive]:
+    return Directive.objects.filter(answer=Answer.WAITING)
 
 
 def prune_directives() -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_noop
 
 from jobs.access.audit import Actor
 from jobs.models import Source
-from jobs.store import clock
+from jobs.store import clock, looks
 from jobs.store.database import atomic, connection
 
 from ..lifecycle import WorkerState
@@ -40,10 +40,10 @@ REPLACEMENTS = gettext_noop("%(fresh)d of %(taken)d replacements “%(label)s”
 
 def drive() -> int:
     """Advance every unfinished operation by one step; return how many workers were moved."""
-    unfinished = FleetOperation.objects.filter(state__in=UNFINISHED)
-    ids = list(unfinished.order_by("pk").values_list("pk", flat=True))
-    if not ids:
+    if not looks.finds(_unfinished):
         return 0
+    unfinished = _unfinished()
+    ids = list(unfinished.order_by("pk").values_list("pk", flat=True))
     Sweep.objects.get_or_create(pk=LOCK, defaults={"ran_at": clock.now()})
     skip = connection().features.has_select_for_update_skip_locked
     moved = 0
@@ -56,6 +56,10 @@ def drive() -> int:
             if operation is not None:
                 moved += _Round(operation).run()
     return moved
+
+
+def _unfinished() -> QuerySet[FleetOperation]:
+    return FleetOperation.objects.filter(state__in=UNFINISHED)
 
 
 class _Round:

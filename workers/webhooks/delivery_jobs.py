@@ -21,7 +21,7 @@ from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from jobs.spec.reserved import WEBHOOK_JOB, WEBHOOK_QUEUE
 from jobs.spec.validation import NewJob
-from jobs.store import clock
+from jobs.store import clock, looks
 from jobs.store.database import atomic, connection
 
 from ..models import DeliveryState, WebhookDelivery, WebhookSubscription
@@ -97,6 +97,8 @@ def limit(subscription: UUID, *, is_failing: bool) -> None:
 
 def enqueue_missing() -> int:
     """Enqueue a job for each of a batch of deliveries that wait for one; return how many."""
+    if not looks.finds(WebhookDelivery.objects.jobless):
+        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         jobless = WebhookDelivery.objects.jobless().select_related("subscription").order_by("pk")

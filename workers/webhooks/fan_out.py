@@ -22,7 +22,7 @@ from jobs.models import Event, Workflow
 from jobs.record import events
 from jobs.spec import cloudevents
 from jobs.spec.identifiers import parse_uuid
-from jobs.store import clock
+from jobs.store import clock, looks
 from jobs.store.database import alias, atomic
 from jobs.store.rows import insert_rows
 
@@ -55,7 +55,7 @@ def fan_out(batches: int = BATCHES) -> int:
 
 def _write_batch() -> bool:
     """Write the deliveries of one batch of events; return whether there may be more."""
-    if not WebhookSubscription.objects.active().exists():
+    if not looks.finds(WebhookSubscription.objects.active):
         return False
     EventCursor.objects.get_or_create(pk=NAME)
     # Before the subscriptions are read: what is not seen yet begins behind this.
