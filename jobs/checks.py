@@ -21,7 +21,7 @@ from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
 from .spec.tenants import check_id, check_name, read_tenant
-from .store import cascades, keepalive
+from .store import keepalive, references
 from .store.choice import CHOICES, fits
 from .store.database import alias, is_postgresql
 
@@ -72,7 +72,7 @@ def _check_references() -> list[checks.CheckMessage]:
             obj=field,
             id="ojs.W033",
         )
-        for field in cascades.references_of_sites(apps.get_model("ojs_jobs", "Job"))
+        for field in references.references_of_sites(apps.get_model("ojs_jobs", "Job"))
         if field.remote_field.on_delete is DO_NOTHING and field.db_constraint
     ]
 

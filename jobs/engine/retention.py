@@ -33,7 +33,7 @@ from ..models.querysets import JobQuerySet
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
-from ..store import cascades, clock, removal
+from ..store import clock, references, removal
 from ..store.database import alias, atomic
 from ..store.expressions import Among
 from . import event_partitions, stored_arguments
@@ -277,12 +277,11 @@ def erase(ids: list[UUID]) -> None:
         django.db.models.ProtectedError, RestrictedError: see `JobQuerySet.unprotected`.
     """
     stored_arguments.release_jobs(ids)
-    if not cascades.cascade(Job):
-        for field in cascades.references(Job):
-            field.model._default_manager.filter(Among(field.name, ids)).delete()
+    for field in references.references(Job):
+        field.model._default_manager.filter(Among(field.name, ids)).delete()
     Checkpoint.objects.filter(Among("pk", ids)).delete()
     jobs = Job.objects.filter(Among("pk", ids))
-    if cascades.references_of_sites(Job):
+    if references.references_of_sites(Job):
         # As Django deletes: a site's own rows go, or stay, as the `on_delete` of their key says.
         jobs.only("pk").delete()
     else:

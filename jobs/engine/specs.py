@@ -11,6 +11,7 @@ from django.db import models
 
 from ..models import Job, JobLog, JobSpec
 from ..store import clock
+from ..store.database import atomic
 from ..store.rows import insert_rows
 
 MOST_LINES = 1_000
@@ -66,8 +67,15 @@ def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
     """
     if not lines:
         return 0
-    ids = {line.job_id for line in lines}
-    held = dict(Job.objects.held_by(worker_id).filter(pk__in=ids).values_list("pk", "attempt"))
+    with atomic():
+        return _write_lines(worker_id, lines)
+
+
+def _write_lines(worker_id: str, lines: Sequence[Line]) -> int:
+    named = Job.objects.held_by(worker_id).filter(pk__in={line.job_id for line in lines})
+    # Locked: no key keeps a line from outliving its job (`store.references`).
+    locked = named.order_by("pk").select_for_update()
+    held = dict(locked.values_list("pk", "attempt"))
     written = JobLog.objects.filter(job__in=held).order_by().values_list("job")
     room = dict.fromkeys(held, MOST_LINES)
     for job_id, count in written.annotate(models.Count("pk")):

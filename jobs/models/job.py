@@ -283,7 +283,10 @@ class Job(models.Model):
 class JobError(models.Model):
     """One failed attempt (OJS core §8, errors §6)."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="errors")
+    # This and the other keys to jobs are none to PostgreSQL: see `store.references`.
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="errors", db_constraint=False
+    )
     attempt = models.PositiveIntegerField()
     type = models.CharField(max_length=255)
     code = models.CharField(max_length=255, blank=True, default="")

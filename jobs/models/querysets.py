@@ -10,8 +10,8 @@ from django.db.models import Exists, F, Func, OuterRef, Q
 from django.db.models.functions import Now
 
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State, sources
-from ..store.cascades import references_of_sites
 from ..store.expressions import Among, JSONArrayWithin
+from ..store.references import references_of_sites
 
 if TYPE_CHECKING:
     from . import Job

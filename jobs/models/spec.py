@@ -36,7 +36,7 @@ class JobLog(models.Model):
         LOG = "log", _("log")
         ALERT = "alert", _("alert")
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="logs")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="logs", db_constraint=False)
     kind = models.CharField(max_length=5, choices=Kind, default=Kind.LOG)
     level = models.CharField(max_length=16, blank=True, default="")
     message = models.TextField()

@@ -139,10 +139,18 @@ class Dependency(models.Model):
     SETTLED = "settled"
 
     waiter = models.ForeignKey(
-        Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False
+        Job,
+        on_delete=models.CASCADE,
+        related_name="dependencies",
+        db_index=False,
+        db_constraint=False,
     )
     predecessor = models.ForeignKey(
-        Job, on_delete=models.CASCADE, related_name="dependents", db_index=False
+        Job,
+        on_delete=models.CASCADE,
+        related_name="dependents",
+        db_index=False,
+        db_constraint=False,
     )
     position = models.PositiveIntegerField(default=0)
     """Position of the predecessor's result among the waiting job's `parent_results`."""
@@ -170,7 +178,11 @@ class ProgressReport(models.Model):
     """The progress that a worker last reported for its job (OJS progress §5)."""
 
     job: Any = models.OneToOneField(
-        Job, on_delete=models.CASCADE, primary_key=True, related_name="progress_report"
+        Job,
+        on_delete=models.CASCADE,
+        primary_key=True,
+        related_name="progress_report",
+        db_constraint=False,
     )
     attempt = models.PositiveIntegerField()
     """Progress belongs to one attempt; that of an earlier one is ignored (§5.3)."""

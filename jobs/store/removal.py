@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from . import cascades
+from . import references
 from .choice import is_portable
 from .database import atomic, compiled, connection
 
@@ -15,22 +15,19 @@ from .database import atomic, compiled, connection
 DELETE = """
     WITH doomed AS MATERIALIZED (
         {oldest}
-    ), checkpoint AS (
-        DELETE FROM ojs_jobs_checkpoint USING doomed WHERE ojs_jobs_checkpoint.job_id = doomed.id
-    ), deleted AS (
-        DELETE FROM ojs_jobs_job USING doomed WHERE ojs_jobs_job.id = doomed.id
-    )
+    ), {deletions}
     SELECT count(*), max(finished_at) FROM doomed
 """
+DELETION = "{name} AS (DELETE FROM {table} USING doomed WHERE {table}.{column} = doomed.id)"
 
 
 def is_possible(job: Any) -> bool:
-    """Whether jobs may be deleted this way: what refers to them cascades, and is none of a site's.
+    """Whether jobs may be deleted this way: nothing of a site's refers to them.
 
     Args:
         job: the model.
     """
-    return not is_portable() and not cascades.references_of_sites(job) and cascades.cascade(job)
+    return not is_portable() and not references.references_of_sites(job)
 
 
 def delete_oldest(jobs: QuerySet[Any], most: int) -> tuple[int, datetime | None]:
@@ -43,6 +40,18 @@ def delete_oldest(jobs: QuerySet[Any], most: int) -> tuple[int, datetime | None]
     with atomic():
         statement, parameters = compiled(oldest.select_for_update(skip_locked=True))
         with connection().cursor() as cursor:
-            cursor.execute(DELETE.format(oldest=statement), parameters)
+            cursor.execute(
+                DELETE.format(oldest=statement, deletions=_deletions(jobs.model)), parameters
+            )
             count, last = cursor.fetchone()
     return count, last
+
+
+def _deletions(job: Any) -> str:
+    """The jobs, and what refers to them or belongs to them alone, as parts of the statement."""
+    columns = [(field.model._meta.db_table, field.column) for field in references.references(job)]
+    columns += [("ojs_jobs_checkpoint", "job_id"), ("ojs_jobs_job", "id")]
+    return ", ".join(
+        DELETION.format(name=f"deletion_{number}", table=table, column=column)
+        for number, (table, column) in enumerate(columns)
+    )

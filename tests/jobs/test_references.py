@@ -1,21 +1,21 @@
-"""What refers to a job goes with it: by PostgreSQL's foreign keys, or before it."""
+"""What refers to a job goes with it, and no foreign key is needed for that."""
 
 from __future__ import annotations
 
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from jobs.engine import retention
+from jobs.engine import Line, retention, write_lines
 from jobs.models import Dependency, Job, JobError, JobLog, ProgressReport
-from jobs.store import cascades
+from jobs.store import references
 from jobs.store.database import atomic
 from jobs.store.locks import Busy
 from tests.database import another_connection, connection, migrate
-from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 
 REFERRING = (JobError, JobLog, ProgressReport, Dependency)
 KEYS = """
-    SELECT conrelid::regclass::text, confdeltype, convalidated, condeferred
+    SELECT conname
       FROM pg_constraint
      WHERE contype = 'f' AND confrelid = 'ojs_jobs_job'::regclass
 """
@@ -38,17 +38,35 @@ def delete(job: Job) -> None:
         retention.erase([job.pk])
 
 
+def delete_what_is_old(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(finished_at=ago(10**8))
+    retention.prune_jobs()
+
+
 def left() -> list[int]:
     return [model.objects.count() for model in REFERRING]
 
 
-def keys() -> list[tuple]:
+def keys() -> set[str]:
     with connection.cursor() as cursor:
         cursor.execute(KEYS)
-        return list(cursor.fetchall())
+        return {name for (name,) in cursor.fetchall()}
 
 
-def test_whatever_refers_to_a_deleted_job_is_deleted_and_nothing_else(db):
+def add_keys(action: str) -> None:
+    """The foreign keys of an earlier release."""
+    with connection.cursor() as cursor:
+        for field in references.references(Job):
+            table = field.model._meta.db_table
+            cursor.execute(
+                f"ALTER TABLE {table} ADD CONSTRAINT {table}_{field.column}"
+                f" FOREIGN KEY ({field.column}) REFERENCES ojs_jobs_job (id) {action}"
+                " DEFERRABLE INITIALLY DEFERRED"
+            )
+
+
+@pytest.mark.parametrize("delete", [delete, delete_what_is_old])
+def test_whatever_refers_to_a_deleted_job_is_deleted_and_nothing_else(db, delete):
     other = finished_job_with_all_that_can_refer_to_it()
     job = finished_job_with_all_that_can_refer_to_it()
     assert left() == [2, 2, 2, 4]
@@ -63,7 +81,7 @@ def test_whatever_refers_to_a_deleted_job_is_deleted_and_nothing_else(db):
 
 
 def test_every_field_that_refers_to_a_job_is_known(db):
-    known = {(field.model, field.name) for field in cascades.references(Job)}
+    known = {(field.model, field.name) for field in references.references(Job)}
 
     assert known == {
         (JobError, "job"),
@@ -75,65 +93,41 @@ def test_every_field_that_refers_to_a_job_is_known(db):
 
 
 @pytest.mark.postgres
-def test_postgresql_deletes_it_without_a_statement_for_each_table(db):
-    job = finished_job_with_all_that_can_refer_to_it()
-
-    with CaptureQueriesContext(connection) as queries:
-        delete(job)
-
-    deletions = [query["sql"] for query in queries if query["sql"].startswith("DELETE")]
-    assert not [sql for sql in deletions for model in REFERRING if model._meta.db_table in sql]
-    assert left() == [0, 0, 0, 0]
-
-
-@pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_with_the_keys_of_an_earlier_release_it_is_deleted_as_well(at_the_newest):
-    migrate("0034_vacuum_pace")
-    assert {(action, valid) for _, action, valid, _ in keys()} == {("a", True)}
-    job = finished_job_with_all_that_can_refer_to_it()
-
-    delete(job)
-    assert left() == [0, 0, 0, 0]
-
+@pytest.mark.parametrize("action", ["", "ON DELETE CASCADE"])
+@pytest.mark.parametrize("delete", [delete, delete_what_is_old])
+def test_with_the_keys_of_an_earlier_release_it_is_deleted_as_well(at_the_newest, action, delete):
     migrate("0035_cascades")
-    assert len(keys()) == 5
-    assert {key[1:] for key in keys()} == {("c", True, True)}
-
-
-@pytest.mark.postgres
-@pytest.mark.django_db(transaction=True)
-def test_a_job_that_is_not_there_can_still_not_be_referred_to(at_the_newest):
-    from django.db import IntegrityError
-
+    add_keys(action)
     job = finished_job_with_all_that_can_refer_to_it()
-    delete(job)
 
-    with pytest.raises(IntegrityError):
-        JobErrorFactory(job=Job(pk=job.pk))
+    delete(job)
+    assert left() == [0, 0, 0, 0]
+
+    migrate("0036_no_keys_to_jobs")
+    assert keys() == set()
 
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("step", ["NOT VALID", "VALIDATE", "DROP"])
-def test_a_migration_that_was_interrupted_goes_on(at_the_newest, monkeypatch, step):
-    migrate("0034_vacuum_pace")
-    finished_job_with_all_that_can_refer_to_it()
-    do, done = cascades._do, []
+def test_a_migration_that_was_interrupted_goes_on(at_the_newest, monkeypatch):
+    migrate("0035_cascades")
+    add_keys("ON DELETE CASCADE")
+    do, done = references._do, []
 
     def die_once(database: object, statement: str) -> None:
         do(database, statement)
-        if step in statement:
-            done.append(statement)
-            if len(done) == 2:  # one key is done, the others are not
-                raise KeyboardInterrupt
+        done.append(statement)
+        if len(done) == 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(cascades, "_do", die_once)
+    monkeypatch.setattr(references, "_do", die_once)
     with pytest.raises(KeyboardInterrupt):
-        migrate("0035_cascades")
-    migrate("0035_cascades")
+        migrate("0036_no_keys_to_jobs")
+    assert len(keys()) == 3
+    migrate("0036_no_keys_to_jobs")
 
-    assert {key[1:] for key in keys()} == {("c", True, True)}
+    assert keys() == set()
 
 
 @pytest.mark.postgres
@@ -141,7 +135,8 @@ def test_a_migration_that_was_interrupted_goes_on(at_the_newest, monkeypatch, st
 def test_a_migration_waits_until_nobody_else_uses_the_tables_and_holds_nobody_up(
     at_the_newest, monkeypatch
 ):
-    migrate("0034_vacuum_pace")
+    migrate("0035_cascades")
+    add_keys("ON DELETE CASCADE")
     with another_connection() as other:
         other.execute("LOCK TABLE ojs_jobs_job IN ROW EXCLUSIVE MODE")  # as every writer does
         pauses = []
@@ -151,15 +146,28 @@ def test_a_migration_waits_until_nobody_else_uses_the_tables_and_holds_nobody_up
             if len(pauses) == 2:
                 other.rollback()
 
-        monkeypatch.setattr(cascades, "_pause", pause)
-        monkeypatch.setattr(cascades, "LOCK_TIMEOUT", "10ms")
-        migrate("0035_cascades")
+        monkeypatch.setattr(references, "_pause", pause)
+        monkeypatch.setattr(references, "LOCK_TIMEOUT", "10ms")
+        migrate("0036_no_keys_to_jobs")
         assert len(pauses) == 2
 
-        migrate("0034_vacuum_pace")
+        migrate("0035_cascades")
+        add_keys("ON DELETE CASCADE")
         other.execute("LOCK TABLE ojs_jobs_job IN ROW EXCLUSIVE MODE")
-        monkeypatch.setattr(cascades, "TRIES", 2)
-        monkeypatch.setattr(cascades, "_pause", lambda: None)
+        monkeypatch.setattr(references, "TRIES", 2)
+        monkeypatch.setattr(references, "_pause", lambda: None)
         with pytest.raises(Busy):
-            migrate("0035_cascades")
+            migrate("0036_no_keys_to_jobs")
         other.rollback()
+
+
+@pytest.mark.postgres
+def test_the_job_of_a_log_line_is_locked_so_that_none_outlives_it(db):
+    worker = WorkerFactory()
+    job = JobFactory(active=True, reserved_by=worker.pk)
+
+    with CaptureQueriesContext(connection) as queries:
+        assert write_lines(worker.pk, [Line(job.pk, "Half of it.")]) == 1
+
+    read = next(query["sql"] for query in queries if 'FROM "ojs_jobs_job"' in query["sql"])
+    assert read.endswith("FOR UPDATE")
