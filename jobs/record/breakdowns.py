@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from ..models import QueueRollup, TypeRollup
+from django.db.models import QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from ..models import JobError, QueueRollup, TypeRollup
 from ..store import clock
 from ..store.expressions import Parsed, as_text
 from . import rollup
 from .dashboard import moment_of
 from .histogram import add, percentile, scaled
-from .history import Comparison, Range
+from .history import Comparison, Points, Range
 from .parts import COLUMNS, KEEP
 
 MODELS: dict[str, Any] = {"type": TypeRollup, "queue": QueueRollup}
@@ -56,6 +59,8 @@ class Breakdown:
         return self.completed + self.failed
 
 
+LOOKED_THROUGH = 20_000
+"""Most errors among which those of a type or queue are looked for: no index leads to them."""
 ORDERS = ("count", "wait", "run", "errors")
 """By the number of attempts, by p95 of wait or run, by error rate."""
 
@@ -112,3 +117,42 @@ def compared(
                 add(one.runs, scaled(histograms[runs], part))
     ranked = sorted(found[0].values(), key=lambda one: (-one.rank(by), one.name))
     return ranked, found[1]
+
+
+def newest_errors(points: Points, most: int, **part: str) -> list[JobError]:
+    """Return the newest errors of a type or queue in a range.
+
+    The roll-ups tell when there was one last: among the errors of a busy site, those of a type that
+    seldom fails are far apart.
+
+    Args:
+        points: those of the type or queue.
+        part: `type` or `queue`, and its name.
+    """
+    of_it = {f"job__{kind}": name for kind, name in part.items()}
+    errors = JobError.objects.filter(**of_it).only("job_id", "type", "attempt", "occurred_at")
+    until = points.unfinished.until if points.unfinished.began else points.since
+    found = list(_among_newest(errors, max(until, points.since), None)[:most])
+    failed = (
+        moment
+        for moment, rows in zip(reversed(points.moments), reversed(points.rows), strict=True)
+        if any(row.failed for row in rows)
+    )
+    last = next(failed, None)
+    if last is not None and len(found) < most:
+        end = min(last + points.range.width, until)
+        found += _among_newest(errors, points.since, end)[: most - len(found)]
+    return found
+
+
+def _among_newest(
+    errors: QuerySet[JobError], since: datetime, until: datetime | None
+) -> QuerySet[JobError]:
+    """Those among the newest errors of all from `since` to `until`, the newest first."""
+    all_of_them = JobError.objects.filter(occurred_at__gte=since)
+    if until is not None:
+        all_of_them = all_of_them.filter(occurred_at__lt=until)
+        errors = errors.filter(occurred_at__lt=until)
+    newest = all_of_them.order_by("-occurred_at").values("occurred_at")
+    oldest = Subquery(newest[LOOKED_THROUGH : LOOKED_THROUGH + 1])
+    return errors.filter(occurred_at__gte=Coalesce(oldest, since)).order_by("-occurred_at")

@@ -97,6 +97,22 @@ def test_the_page_of_a_type_has_its_charts_its_errors_and_its_lists(admin_client
     assert "/admin/ojs_jobs/deadjob/?type=a" in text and "/admin/ojs_jobs/job/?type=a" in text
 
 
+def test_the_errors_of_a_type_that_seldom_fails_are_found_among_many_others(
+    admin_client, monkeypatch
+):
+    ran("a", failures=2, back=1800)
+    ran("b", failures=9, back=900)
+    counted()
+    ran("b", failures=9, back=0)
+    ran("a", failures=1, back=0)
+    monkeypatch.setattr("jobs.record.breakdowns.LOOKED_THROUGH", 3)
+
+    page = admin_client.get(URL, {"name": "a", "range": "1h"})
+
+    times = [error.occurred_at for error in page.context["errors"]]
+    assert len(times) == 3 and times == sorted(times, reverse=True)
+
+
 def test_who_may_not_look_at_jobs_sees_no_errors_of_them():
     ran("a", failures=1)
     counted()

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy
 
 from jobs.admin import display
 from jobs.admin.charts import seconds
-from jobs.models import DeadJob, Job, JobError
-from jobs.record.breakdowns import MODELS, ORDERS, SHARES, Breakdown, compared
+from jobs.models import DeadJob, Job
+from jobs.record.breakdowns import MODELS, ORDERS, SHARES, Breakdown, compared, newest_errors
 from jobs.record.dashboard import grouped
 from jobs.record.history import RANGES, Comparison, Points
 from jobs.record.rollup import began
@@ -151,10 +151,6 @@ def _of_one(
     points = Points(chosen, MODELS[kind], against, **{kind: name})
     marks = marked(site, request, points.since, name if kind == "queue" else "")
     charts = [comparison.compared(draw, points) for draw in (throughput, latency)]
-    column = f"job__{kind}"
-    errors = JobError.objects.filter(
-        occurred_at__gte=clock.now() - chosen.length, **{column: name}
-    ).order_by("-occurred_at")
     query = urlencode({kind: name})
     lists = (
         (_("Jobs"), display.page_url(site, request, Job, "changelist")),
@@ -165,8 +161,6 @@ def _of_one(
         "charts": [replace(chart, marks=marks.of_chart) for chart in charts],
         "marks": marks,
         "compare_note": comparison.note_on(points),
-        "errors": list(errors.values("job_id", "type", "attempt", "occurred_at")[:ERRORS])
-        if may_see_jobs
-        else [],
+        "errors": newest_errors(points, ERRORS, **{kind: name}) if may_see_jobs else [],
         "lists": [(label, f"{url}?{query}") for label, url in lists if url],
     }
