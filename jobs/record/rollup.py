@@ -121,12 +121,15 @@ def sample() -> int:
     now = clock.now()
     samples: dict[str, QueueSample] = {}
     for rows in INDEXED:
-        queues = Job.objects.filter(**rows).order_by().values("queue", "state")
+        # Grouped by a known state as well, PostgreSQL reads the table, not the index alone.
+        known = rows.get("state")
+        columns = ("queue",) if known else ("queue", "state")
+        queues = Job.objects.filter(**rows).order_by().values(*columns)
         for row in queues.annotate(jobs=Count("pk"), since=Min("enqueued_at")):
-            queue = row["queue"]
+            queue, state = row["queue"], known or row["state"]
             kept = samples.setdefault(queue, QueueSample(queue=queue, sampled_at=now))
-            setattr(kept, row["state"], row["jobs"])
-            if row["state"] == State.AVAILABLE:
+            setattr(kept, state, row["jobs"])
+            if state == State.AVAILABLE:
                 kept.waiting_since = row["since"]
     since = [each.waiting_since for each in samples.values() if each.waiting_since]
     total = {

@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 from django.db.models import Sum
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from jobs.record import parts, rollup
 from jobs.record.history import COMPARISONS, RANGES, Points
 from jobs.spec.identifiers import first_uuid7
+from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 pytestmark = pytest.mark.django_db
@@ -182,6 +184,22 @@ def test_a_sample_tells_how_deep_each_queue_is_and_since_when():
     assert (web.available, web.active) == (0, 1)
     now = Rollup.objects.get()
     assert (now.available, now.active, now.delayed) == (2, 1, 1)
+
+
+@pytest.mark.postgres
+def test_available_jobs_are_counted_by_an_index_alone():
+    """Among a hundred million finished ones, reading the table takes 15 s, and the index 3 s."""
+    JobFactory.create_batch(3)
+    with CaptureQueriesContext(connection) as queries:
+        rollup.sample()
+    (counting,) = (each["sql"] for each in queries if "\"state\" = 'available'" in each["sql"])
+
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        cursor.execute(f"EXPLAIN {counting}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+
+    assert "Index Only Scan using ojs_job_fetchable" in plan
 
 
 def test_a_sample_and_a_count_of_one_minute_do_not_overwrite_each_other():
