@@ -18,7 +18,6 @@ from django.db.models.functions import Now
 from ..conf import ojs_settings
 from ..models import (
     BulkRequest,
-    Checkpoint,
     CronRun,
     Dependency,
     Event,
@@ -285,9 +284,8 @@ def erase(ids: list[UUID]) -> None:
         django.db.models.ProtectedError, RestrictedError: see `JobQuerySet.unprotected`.
     """
     stored_arguments.release_jobs(ids)
-    for field in references.references(Job):
+    for field in references.going_with(Job):
         field.model._default_manager.filter(Among(field.name, ids)).delete()
-    Checkpoint.objects.filter(Among("pk", ids)).delete()
     jobs = Job.objects.filter(Among("pk", ids))
     if references.references_of_sites(Job):
         # As Django deletes: a site's own rows go, or stay, as the `on_delete` of their key says.

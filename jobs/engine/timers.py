@@ -90,12 +90,12 @@ def _overrun(job: Any) -> Failure:
 def discard_expired() -> int:
     """Discard one batch of jobs not fetched before their `expires_at` or `enqueue_ttl` passed
     (OJS core §5.2, timeouts §5.3)."""
-    if not looks.finds(Job.objects.stale):
+    if not looks.finds(Job.objects.expired):
         return 0
     now = clock.now()
     with ending() as ended:
         stale = locked(
-            Job.objects.stale().order_by("expires_at"),
+            Job.objects.expired().order_by("expires_at"),
             "type",
             "queue",
             "state",

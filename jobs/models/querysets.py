@@ -108,8 +108,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     def unexpired(self) -> JobQuerySet:
         return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
 
-    def stale(self) -> JobQuerySet:
-        """Jobs that wait although they have expired (OJS core §5.2)."""
+    def expired(self) -> JobQuerySet:
+        """Jobs that still wait, past their expiry (OJS core §5.2)."""
         return self.filter(state__in=sorted(WAITING), expires_at__lte=Now())
 
     def dead(self) -> JobQuerySet:

@@ -149,10 +149,8 @@ def _among_newest(
     errors: QuerySet[JobError], since: datetime, until: datetime | None
 ) -> QuerySet[JobError]:
     """Those among the newest errors of all from `since` to `until`, the newest first."""
-    all_of_them = JobError.objects.filter(occurred_at__gte=since)
-    if until is not None:
-        all_of_them = all_of_them.filter(occurred_at__lt=until)
-        errors = errors.filter(occurred_at__lt=until)
-    newest = all_of_them.order_by("-occurred_at").values("occurred_at")
-    oldest = Subquery(newest[LOOKED_THROUGH : LOOKED_THROUGH + 1])
-    return errors.filter(occurred_at__gte=Coalesce(oldest, since)).order_by("-occurred_at")
+    before = {} if until is None else {"occurred_at__lt": until}
+    all_of_them = JobError.objects.filter(occurred_at__gte=since, **before)
+    times = all_of_them.order_by("-occurred_at").values("occurred_at")
+    oldest = Coalesce(Subquery(times[LOOKED_THROUGH : LOOKED_THROUGH + 1]), since)
+    return errors.filter(occurred_at__gte=oldest, **before).order_by("-occurred_at")

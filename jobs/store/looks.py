@@ -7,14 +7,12 @@ times as long as PostgreSQL needs to find nothing. Here a query is compiled once
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from django.db.models import QuerySet
 
 from .database import alias, compiled, connection, is_postgresql, run
-
-_statements: dict[tuple[Callable[[], QuerySet[Any]], str], tuple[str, tuple[Any, ...]]] = {}
-"""Query and database → statement and parameters."""
 
 
 def finds(query: Callable[[], QuerySet[Any]]) -> bool:
@@ -25,14 +23,13 @@ def finds(query: Callable[[], QuerySet[Any]]) -> bool:
             it returns must depend on nothing but the database: not on settings, and on no time
             but `Now()`.
     """
-    key = query, alias()
-    if key not in _statements:
-        _statements[key] = _compile(query())
-    return bool(run(*_statements[key]))
+    return bool(run(*_statement(query, alias())))
 
 
-def _compile(queryset: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
-    statement, parameters = compiled(queryset.order_by().values("pk")[:1])
+@cache
+def _statement(query: Callable[[], QuerySet[Any]], database: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement in the dialect of `database`, the one in use, and its parameters."""
+    statement, parameters = compiled(query().order_by().values("pk")[:1])
     if not is_postgresql():
         return statement, parameters
     # With values in the text: a plan for any value could not use a partial index.

@@ -48,10 +48,11 @@ def delete_oldest(jobs: QuerySet[Any], most: int) -> tuple[int, datetime | None]
 
 
 def _deletions(job: Any) -> str:
-    """The jobs, and what refers to them or belongs to them alone, as parts of the statement."""
-    columns = [(field.model._meta.db_table, field.column) for field in references.references(job)]
-    columns += [("ojs_jobs_checkpoint", "job_id"), ("ojs_jobs_job", "id")]
+    """What goes with the jobs, and the jobs, as parts of the statement."""
+    fields = [*references.going_with(job), job._meta.pk]
     return ", ".join(
-        DELETION.format(name=f"deletion_{number}", table=table, column=column)
-        for number, (table, column) in enumerate(columns)
+        DELETION.format(
+            name=f"deletion_{number}", table=field.model._meta.db_table, column=field.column
+        )
+        for number, field in enumerate(fields)
     )

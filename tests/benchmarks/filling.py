@@ -20,6 +20,8 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
+from jobs.spec.batches import in_parts
+
 from .plan import say
 from .tables import scalar
 
@@ -167,7 +169,7 @@ def fill(stock: Stock) -> None:
     with sessions() as pool:
         for number, part in zip(begin, parts, strict=True):
             add_chunk = partial(add, part, number, now=now, events_each=stock.events_each)
-            for done in pool.map(add_chunk, chunks(range(CHUNK, part.count))):
+            for done in pool.map(add_chunk, in_parts(range(CHUNK, part.count), CHUNK)):
                 progress(done)
     queues(stock.queues)
     workers(stock.workers, queues=stock.queues, hosts=max(1, stock.workers // 20))
@@ -211,7 +213,7 @@ def workers(count: int, *, queues: int, hosts: int) -> None:
 def add(part: Part, number: int, places: range, now: datetime, events_each: int = 0) -> int:
     """Add the jobs at these places of a part whose first job has this number; return how many."""
     rows = ROWS.format(**vars(part.kind))
-    for chunk in chunks(places):
+    for chunk in in_parts(places, CHUNK):
         about: dict[str, object] = {
             "began": now - part.since,
             "number": number,
@@ -225,10 +227,6 @@ def add(part: Part, number: int, places: range, now: datetime, events_each: int 
         if events_each:
             execute(EVENTS.format(rows=rows), about)
     return len(places)
-
-
-def chunks(places: range) -> Iterator[range]:
-    return (places[first : first + CHUNK] for first in range(0, len(places), CHUNK))
 
 
 @contextmanager

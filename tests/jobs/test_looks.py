@@ -20,13 +20,12 @@ def of_the_type():
 
 def test_a_look_finds_what_came_after_the_last_one():
     assert not looks.finds(of_the_type)
-    other = JobFactory(type="100")
+    JobFactory(type="100")
     assert not looks.finds(of_the_type)
     job = JobFactory(type="100%.sure")
     assert looks.finds(of_the_type)
     job.delete()
     assert not looks.finds(of_the_type)
-    other.delete()
 
 
 def test_its_query_is_built_once():
