@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -73,13 +72,25 @@ SHARE = 20
 _places: dict[str, Place] = {}
 """By kind."""
 
+WINDOW = 1_000_000
+"""Finished jobs that a pass looks through, at most, for those of some queues."""
 ALL_AGAIN = 3600.0
 """Seconds after which jobs that are few among others are looked for from the oldest on."""
 LATE = timedelta(minutes=5)
 """How long after a job's end it may become visible, as its transaction was still open."""
-_looked: dict[str, tuple[datetime, float]] = {}
-"""Kind of jobs that are few among others → the end up to which all were found, and the monotonic
-time of the last look that began with the oldest."""
+
+
+class Search(NamedTuple):
+    """How far jobs that no index tells from other finished ones have been looked for."""
+
+    began: float
+    """Monotonic time at which it began with the oldest."""
+    at: datetime | None = None
+    """The end of the last job looked at, or somewhat earlier."""
+
+
+_searches: dict[str, Search] = {}
+"""By kind of jobs."""
 
 
 @contextlib.contextmanager
@@ -153,14 +164,18 @@ def prune_jobs() -> int:
         if state == State.DISCARDED:
             jobs = jobs.filter(dead_letter=False)
         own = _own_retention(state)
-        others = jobs.exclude(queue__in=own) if own else jobs
+        named = [queue for queues in own.values() for queue in queues]
+        others = jobs.exclude(queue__in=named) if own else jobs
         # Where a queue keeps its jobs for longer, they would be read each time.
-        keeps_longer = any(period > keep for period in own.values())
-        batch = (_delete_older_among_others if keeps_longer else _delete_older)(others, keep, state)
-        for queue, period in own.items():
+        if any(period > keep for period in own):
+            batch = _delete_older_among_others(others, state, keep, f"{state} in others")
+        else:
+            batch = _delete_older(others, keep, state)
+        for period, queues in own.items():
             if not batch.found:
-                kind = f"{state} in {queue}"
-                batch = _delete_older_among_others(jobs.filter(queue=queue), period, kind)
+                among = jobs.filter(queue__in=queues)
+                kind = f"{state} in {', '.join(queues)}"
+                batch = _delete_older_among_others(among, state, period, kind)
         if batch.found:
             return batch.deleted
     return _prune_dead()
@@ -176,11 +191,15 @@ def unattached(jobs: JobQuerySet) -> JobQuerySet:
     return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
 
 
-def _own_retention(state: State) -> dict[str, timedelta]:
-    """Return the queues with their own retention for `state` (OJS queue configuration §6.3)."""
-    queues = Queue.objects.filter(config__has_key="retention").values_list("pk", "config")
-    kept = {queue: queue_config.retention(config, state) for queue, config in queues}
-    return {queue: keep for queue, keep in kept.items() if keep is not None}
+def _own_retention(state: State) -> dict[timedelta, list[str]]:
+    """Return the queues with their own retention for `state` (OJS queue configuration §6.3), by how
+    long they keep their jobs."""
+    queues = Queue.objects.filter(config__has_key="retention").order_by("pk")
+    kept: defaultdict[timedelta, list[str]] = defaultdict(list)
+    for queue, config in queues.values_list("pk", "config"):
+        if (keep := queue_config.retention(config, state)) is not None:
+            kept[keep].append(queue)
+    return kept
 
 
 def _past(jobs: QuerySet[Job], keep: timedelta) -> QuerySet[Job]:
@@ -196,27 +215,49 @@ def _delete_older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Batch:
     return _batch(_past(jobs, keep), "finished_at", kind, _delete_oldest)
 
 
-def _delete_older_among_others(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Batch:
-    """`_delete_older` for jobs that no index tells from other finished ones: those of one queue.
+def _delete_older_among_others(
+    jobs: QuerySet[Job], state: State, keep: timedelta, kind: str
+) -> Batch:
+    """`_delete_older` for jobs that no index tells from other finished ones: those of some queues.
 
-    This process does not read again what it has looked through, except once an hour: jobs that were
-    waited for or locked, or whose result was kept, are found then.
+    A pass looks through a window of all finished jobs, and the next one goes on there, so that a
+    hundred million of them do not keep the reaper from everything else. What has been looked
+    through is not read again, except once an hour: jobs that were waited for or locked, or whose
+    result was kept, are found then.
     """
-    until, now = clock.now() - keep, time.monotonic()
-    found_until, began = _looked.get(kind, (None, -math.inf))
-    if found_until is not None and now - began < ALL_AGAIN:
-        jobs = jobs.filter(finished_at__gte=found_until - LATE)
+    ended = _ended.get()
+    if ended is not None and ended.get(kind) is NOTHING_LEFT:
+        return NONE
+    now, until = time.monotonic(), clock.now() - keep
+    search = _searches.get(kind) or Search(now)
+    all_finished = Job.objects.filter(state=state, finished_at__lte=until)
+    if search.at is not None:
+        # Later than that: however many finished at one moment, the search goes on.
+        all_finished = all_finished.filter(finished_at__gt=search.at)
+        jobs = jobs.filter(finished_at__gte=search.at)
+    # By the index alone.
+    ends = all_finished.order_by("finished_at").values_list("finished_at", flat=True)
+    is_last = not (end := list(ends[WINDOW : WINDOW + 1]))
+    batch = _delete_oldest(
+        _past(jobs, keep).filter(finished_at__lte=until if is_last else end[0]), "finished_at"
+    )
+    if batch.found == BATCH_SIZE:
+        search = search._replace(at=batch.last)
+    elif not is_last:
+        search = search._replace(at=end[0])
+    elif now - search.began < ALL_AGAIN:
+        search = search._replace(at=until - LATE)
     else:
-        began = now
-    batch = _delete_older(jobs, keep, kind)
-    if batch.found < BATCH_SIZE:
-        _looked[kind] = until, began
+        search = Search(now)
+    _searches[kind] = search
+    if ended is not None and batch.found < BATCH_SIZE:
+        ended[kind] = NOTHING_LEFT
     return batch
 
 
 def forget_looks() -> None:
     """Look for everything from the oldest on, as a new process does."""
-    _looked.clear()
+    _searches.clear()
     _places.clear()
 
 

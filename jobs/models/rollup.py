@@ -1,4 +1,4 @@
-"""Roll-ups by the minute and by the hour: the source of every chart."""
+"""Roll-ups by the minute, by the hour and by the day: the source of every chart."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Rollup(models.Model):
 
 
 class PartRollup(models.Model):
-    """The activity of a part of the jobs in a minute or hour in which anything happened."""
+    """The activity of a part of the jobs in a minute, hour or day in which anything happened."""
 
     resolution = models.PositiveIntegerField()
-    """Seconds: 60 or 3600."""
+    """Seconds: 60, 3600 or, of a day of UTC that is over, 86,400."""
     start = models.DateTimeField()
     enqueued = models.PositiveBigIntegerField(default=0)
     completed = models.PositiveBigIntegerField(default=0)
@@ -60,7 +60,7 @@ class PartRollup(models.Model):
 
 
 class QueueRollup(PartRollup):
-    """The activity of one queue in a minute or hour in which anything happened."""
+    """The activity of one queue in a minute, hour or day in which anything happened."""
 
     queue = models.CharField(max_length=128)
 
@@ -78,7 +78,7 @@ class QueueRollup(PartRollup):
 
 
 class TypeRollup(PartRollup):
-    """The activity of one type of jobs in a minute or hour in which anything happened."""
+    """The activity of one type of jobs in a minute, hour or day in which anything happened."""
 
     type = models.CharField(max_length=255)
 

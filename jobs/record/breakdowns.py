@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from django.db.models import QuerySet, Subquery
@@ -17,7 +18,7 @@ from . import rollup
 from .dashboard import moment_of
 from .histogram import add, percentile, scaled
 from .history import Comparison, Points, Range
-from .parts import COLUMNS, KEEP
+from .parts import COLUMNS, DAY, KEEP
 
 MODELS: dict[str, Any] = {"type": TypeRollup, "queue": QueueRollup}
 SHARES = (0.5, 0.95, 0.99)
@@ -88,16 +89,16 @@ def compared(
     resolution = 60 if chosen.length <= rollup.HOUR else 3600
     since = rollup.floor(now - chosen.length, timedelta(seconds=resolution))
     # The roll-up of the present hour has the part of it that is over, and counts as a whole.
-    windows = [rollup.Window(since, now + rollup.HOUR, resolution)]
+    spans = [_windows(model, rollup.Window(since, now + rollup.HOUR, resolution))]
     if comparison is not None:
         earlier = since - comparison.back
         kept = resolution if earlier >= now - KEEP[resolution] else 3600
-        windows.append(rollup.Window(earlier, now - comparison.back, kept))
+        spans.append(_windows(model, rollup.Window(earlier, now - comparison.back, kept)))
     found: list[dict[str, Breakdown]] = [{}, {}]
-    # A row for each hour and name: few different times, and many equal histograms.
+    # A row for each hour or day and name: few different times, and many equal histograms.
     columns = (COLUMNS[model], "resolution", *NUMBERS)
     texts = [as_text(column) for column in ("start", "waits", "runs")]
-    rows = rollup.series(model, windows).order_by().values_list(*columns, *texts)
+    rows = rollup.series(model, chain(*spans)).order_by().values_list(*columns, *texts)
     parts: dict[tuple[str, int], list[float]] = {}
     histograms = Parsed()
     for name, seconds, completed, failed, start, waits, runs in rows:
@@ -105,8 +106,12 @@ def compared(
             began = moment_of(start)
             assert began is not None
             parts[start, seconds] = [
-                window.part(began, seconds) if seconds == window.resolution else 0
-                for window in windows
+                sum(
+                    window.part(began, seconds)
+                    for window in windows
+                    if seconds == window.resolution
+                )
+                for windows in spans
             ]
         for part, breakdown in zip(parts[start, seconds], found, strict=False):
             if part > 0:
@@ -117,6 +122,21 @@ def compared(
                 add(one.runs, scaled(histograms[runs], part))
     ranked = sorted(found[0].values(), key=lambda one: (-one.rank(by), one.name))
     return ranked, found[1]
+
+
+def _windows(model: Any, whole: rollup.Window) -> list[rollup.Window]:
+    """Return a window of hours, with days in place of their hours where their roll-ups are made."""
+    if whole.resolution < 3600:
+        return [whole]
+    made = model.objects.filter(
+        resolution=86_400, start__gte=whole.since, start__lte=whole.until - DAY
+    )
+    windows, since = [], whole.since
+    for day in made.order_by("start").values_list("start", flat=True).distinct():
+        windows += [replace(whole, since=since, until=day), rollup.Window(day, day + DAY, 86_400)]
+        since = day + DAY
+    windows.append(replace(whole, since=since))
+    return [window for window in windows if window.since < window.until]
 
 
 def newest_errors(points: Points, most: int, **part: str) -> list[JobError]:

@@ -23,10 +23,13 @@ from ..store import pace
 from .histogram import Bucket, added, put
 
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 COLUMNS = {QueueRollup: "queue", TypeRollup: "type"}
 """Model → the column that tells its parts apart."""
-KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
-"""As `rollup.KEEP`: minutes of many queues and types take room, so fewer are kept."""
+KEEP = {60: timedelta(days=2), 3600: timedelta(days=35), 86_400: timedelta(days=35)}
+"""As `rollup.KEEP`: minutes of many queues and types take room, so fewer are kept. Of a thousand
+queues, a week has 168,000 hours: those of days that are over are summed up as well."""
 MOST = 100
 """Queues, and types, of one minute that are kept separately."""
 PIECES = 12
@@ -41,6 +44,11 @@ def names(model: Any) -> list[str]:
     """The queues or types that did anything while their roll-ups are kept: five weeks."""
     rows = model.objects.filter(resolution=3600).order_by(COLUMNS[model])
     return list(rows.values_list(COLUMNS[model], flat=True).distinct()[:MOST_NAMES])
+
+
+def floor(moment: datetime, width: timedelta) -> datetime:
+    """The beginning of the minute, hour or day (of UTC) that contains a moment."""
+    return moment - timedelta(seconds=moment.timestamp() % width.total_seconds())
 
 
 def created(start: datetime, end: datetime) -> QuerySet[Job]:
@@ -81,12 +89,16 @@ class Counted:
             yield found[minute, name]
 
     def replace(self) -> None:
-        """Replace the roll-ups of each queue and each type for these minutes, and their hours."""
+        """Replace the roll-ups of each queue and each type for these minutes, their hours, and the
+        day that is over with them."""
         start, end = self._range
+        midnight = floor(end, DAY)
         for model, rollups in self._found.items():
             model.objects.filter(resolution=60, start__gte=start, start__lt=end).delete()
             model.objects.bulk_create(_busiest(rollups.values()), batch_size=1000)
-            _sum_hours(model, start, end)
+            _sum(model, floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR, 60, HOUR)
+            if start < midnight:
+                _sum(model, midnight - DAY, midnight, 3600, DAY)
 
 
 def count(start: datetime, end: datetime) -> Counted:
@@ -153,25 +165,28 @@ def _busiest(rollups: Iterable[Any]) -> list[Any]:
     return kept
 
 
-def _sum_hours(model: Any, start: datetime, end: datetime) -> None:
+def _sum(model: Any, start: datetime, end: datetime, resolution: int, width: timedelta) -> None:
+    """Replace the roll-ups of some hours or days with the sums of shorter ones.
+
+    Args:
+        start: the beginning of the first one.
+        end: the end of the last one.
+        resolution: of the shorter ones, in seconds.
+        width: of what is replaced.
+    """
     column = COLUMNS[model]
-    first = _hour(start)
-    last = _hour(end - MINUTE) + 60 * MINUTE
     sums: dict[tuple[datetime, str], dict[str, Any]] = defaultdict(dict)
-    within = model.objects.filter(start__gte=first, start__lt=last)
-    for minute in within.filter(resolution=60).iterator():
-        hour = sums[_hour(minute.start), getattr(minute, column)]
+    within = model.objects.filter(start__gte=start, start__lt=end)
+    for short in within.filter(resolution=resolution).iterator():
+        long = sums[floor(short.start, width), getattr(short, column)]
         for name in SUMMED:
-            hour[name] = added(hour.get(name), getattr(minute, name))
-    within.filter(resolution=3600).delete()
+            long[name] = added(long.get(name), getattr(short, name))
+    seconds = round(width.total_seconds())
+    within.filter(resolution=seconds).delete()
     model.objects.bulk_create(
         (
-            model(resolution=3600, start=hour, **{column: name}, **values)
-            for (hour, name), values in sums.items()
+            model(resolution=seconds, start=start, **{column: name}, **values)
+            for (start, name), values in sums.items()
         ),
         batch_size=1000,
     )
-
-
-def _hour(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0)

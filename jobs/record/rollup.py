@@ -23,8 +23,11 @@ from . import parts
 from .dashboard import INDEXED, moment_of
 from .histogram import added
 
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
+# Part of what this module offers.
+from .parts import HOUR as HOUR
+from .parts import MINUTE as MINUTE
+from .parts import floor as floor
+
 LATE = 2 * MINUTE
 """How late a finish may commit and still be counted."""
 STEP = HOUR
@@ -88,10 +91,6 @@ def _beginning(now: datetime) -> datetime:
     completed = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
     oldest = completed.order_by("finished_at").values_list("finished_at", flat=True).first()
     return floor(max(oldest or now, now - HISTORY), HOUR)
-
-
-def floor(moment: datetime, width: timedelta) -> datetime:
-    return moment - timedelta(seconds=moment.timestamp() % width.total_seconds())
 
 
 def sum_hours(

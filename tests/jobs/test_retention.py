@@ -233,6 +233,48 @@ def test_a_queue_with_its_own_retention_is_not_looked_for_among_all_jobs_each_ti
     assert prune() == 1, "but once in an hour, and by each new process"
 
 
+def test_a_pass_looks_for_the_jobs_of_a_queue_through_so_many_of_all_and_the_next_goes_on(
+    db, monkeypatch
+):
+    monkeypatch.setattr(retention, "WINDOW", 3)
+    for name in ("short", "brief"):
+        QueueFactory(name=name, config={"retention": {"completed": "PT1H"}})
+    finished_at_once = ago(5 * 3600)
+    for _ in range(5):
+        JobFactory(completed=True, queue="others", finished_at=finished_at_once)
+    for hours, queue in ((4, "short"), (3.5, "brief"), (3, "brief"), (2, "others"), (1.5, "short")):
+        JobFactory(completed=True, queue=queue, finished_at=ago(hours * 3600))
+
+    def passes() -> int:
+        with engine.in_one_pass():
+            return prune()
+
+    assert [passes() for _ in range(4)] == [0, 3, 1, 0]
+    assert Job.objects.filter(queue="others").count() == 6
+
+
+def test_a_pass_goes_on_among_the_same_while_there_are_more_than_a_batch(db, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    QueueFactory(name="short", config={"retention": {"completed": "PT1H"}})
+    JobFactory.create_batch(5, completed=True, queue="short", finished_at=ago(5 * 3600))
+
+    with engine.in_one_pass():
+        assert [engine.prune_jobs() for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_an_hour_later_a_queue_is_looked_for_from_the_oldest_on(db, monkeypatch):
+    time = [0.0]
+    monkeypatch.setattr(retention.time, "monotonic", lambda: time[0])
+    QueueFactory(name="short", config={"retention": {"completed": "PT1H"}})
+    assert prune() == 0
+    JobFactory(completed=True, queue="short", finished_at=ago(5 * 3600))
+    assert prune() == 0
+
+    time[0] += retention.ALL_AGAIN
+
+    assert [engine.prune_jobs(), engine.prune_jobs()] == [0, 1]
+
+
 def test_events_and_refused_finishes_are_kept_for_a_week(db):
     for days in (6, 8):
         Event.objects.create(type="job.enqueued", subject=f"{days} days", time=ago(days * DAY))

@@ -16,6 +16,7 @@ from tests.operators import staff
 
 pytestmark = pytest.mark.django_db
 
+DAY = 86_400
 URL = "/admin/ojs_workers/dashboard/breakdown/"
 
 
@@ -64,6 +65,41 @@ def test_the_slowest_and_the_worst_come_first(key, by, names):
     often = next(each for each in found if each.name == "often")
     assert (often.completed, often.failed, often.error_rate) == (5, 0, 0.0)
     assert all(1.5 < each.total_seconds() < 2.9 for each in [*often.wait(), *often.run()])
+
+
+@pytest.mark.parametrize("comparison", [None, COMPARISONS["day"]], ids=["alone", "compared"])
+def test_of_days_that_are_over_no_hours_are_read(comparison):
+    for back in (300, 3 * DAY, 3 * DAY + 7200, 5 * DAY):
+        ran("a", back=back, wait=2, run=500, failures=1)
+    counted()
+
+    def figures():
+        ranked, earlier = compared("type", RANGES["7d"], comparison=comparison)
+        return [
+            [(each.completed, each.failed, each.wait(), each.run()) for each in part]
+            for part in (ranked, earlier.values())
+        ]
+
+    by_days = figures()
+    assert by_days[0][0][:2] == (4, 4)
+    hours = TypeRollup.objects.filter(resolution=3600)
+    days = TypeRollup.objects.filter(resolution=86_400)
+    dates = {moment.date() for moment in hours.values_list("start", flat=True)}
+    over = {date for date in dates if date < timezone.now().date()}
+    assert {moment.date() for moment in days.values_list("start", flat=True)} == over
+    hours.filter(start__lt=ago(2 * DAY)).delete()
+    assert figures() == by_days
+
+
+def test_hours_are_read_of_days_that_an_older_version_counted():
+    for back in (300, 3 * DAY, 5 * DAY):
+        ran("a", back=back)
+    counted()
+    TypeRollup.objects.filter(resolution=86_400, start__lt=ago(4 * DAY)).delete()
+
+    (found,) = breakdowns("type", RANGES["7d"])
+
+    assert found.completed == 3
 
 
 def test_the_table_shows_types_and_queues_and_leads_to_each(admin_client):
