@@ -45,32 +45,35 @@ class JobChangeList(FiguresChangeList):
     """Why the text in the search box is not a valid search."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        text, self.query = self.query, ""  # searched below, when it is known among which jobs
+        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        self.query = text
+        model_admin: Any = self.model_admin
+        filtered = {name for name, value in self.params.items() if value} - INDEXED_PARAMETERS
+        state, oldest = self.params.get("state"), None
         try:
-            jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+            if not model_admin.is_searched_by_id:
+                jobs = self._newest_ended(jobs, request, filtered - INDEXED_OF_DEAD)
+            elif state in (State.DISCARDED, State.CANCELLED):
+                jobs = self._newest_ended(jobs, request, filtered)
+            elif filtered and state in (None, State.COMPLETED, State.AVAILABLE):
+                oldest = self._oldest_searched()
+            jobs = search(jobs, text, sees_all=may_see(request.user), since=oldest)
         except BadSearch as problem:
             self.problem = str(problem)
             return self.root_queryset.none()
-        model_admin: Any = self.model_admin
-        filtered = {name for name, value in self.params.items() if value} - INDEXED_PARAMETERS
-        state = self.params.get("state")
-        if not model_admin.is_searched_by_id:
-            jobs = self._newest_ended(jobs, request, filtered - INDEXED_OF_DEAD)
-        elif state in (State.DISCARDED, State.CANCELLED):
-            jobs = self._newest_ended(jobs, request, filtered)
-        elif filtered and state in (None, State.COMPLETED, State.AVAILABLE):
-            jobs = self._newest(jobs)
         preview = Left(Cast("args", CharField()), PREVIEW + 1)
         return jobs.defer(*BIG).annotate(args_preview=preview)
 
-    def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the newest `SEARCHED` jobs, before the moment that the search names, if any."""
+    def _oldest_searched(self) -> UUID | None:
+        """Return the id of the last of the newest `SEARCHED` jobs, before the moment that the
+        search names, if any; None if there are not so many."""
         before = " ".join(BEFORE.findall(self.query))
         newest = search(Job.objects.all(), before).order_by("-pk").values_list("pk", flat=True)
         oldest = next(iter(newest[SEARCHED : SEARCHED + 1]), None)
-        if oldest is None:
-            return jobs
-        self.searched_since = moment_of(oldest)
-        return jobs.filter(pk__gte=oldest)
+        if oldest is not None:
+            self.searched_since = moment_of(oldest)
+        return oldest
 
     def _newest_ended(
         self, jobs: QuerySet[Any], request: HttpRequest, filtered: set[str]

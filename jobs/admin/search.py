@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
@@ -56,6 +57,7 @@ def _bare(text: str) -> Q:
     return Q(type__startswith=text) if job_id is None else Q(pk=job_id)
 
 
+# A condition, or the rows of another table of which one must be the job's.
 TERMS: dict[str, Callable[[str], Any]] = {
     "id": _id,
     "type": lambda text: Q(type=text),
@@ -64,9 +66,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
     "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
-    "error": lambda text: Exists(
-        JobError.objects.filter(Q(type=text) | Q(code=text), job=OuterRef("pk"))
-    ),
+    "error": lambda text: JobError.objects.filter(Q(type=text) | Q(code=text)),
     "after": lambda text: _created(text, "gte"),
     "before": lambda text: _created(text, "lt"),
     "ended-after": lambda text: Q(finished_at__gte=_moment(text)),
@@ -100,17 +100,27 @@ def _inside(path: str, text: str) -> Any:
     return Exact(Cast(KeyTextTransform(keys[-1], place), TextField()), Value(text))
 
 
-def search(jobs: QuerySet[Any], text: str, *, sees_all: bool = True) -> QuerySet[Any]:
+def search(
+    jobs: QuerySet[Any], text: str, *, sees_all: bool = True, since: UUID | None = None
+) -> QuerySet[Any]:
     """Return the jobs that match every term.
 
     Args:
         sees_all: False for a user who could otherwise guess hidden values by searching for them.
+        since: the lowest id of the jobs that are searched; None means all.
 
     Raises:
         BadSearch: a term is invalid.
     """
+    if since is not None:
+        jobs = jobs.filter(pk__gte=since)
     for word in smart_split(text):
-        jobs = jobs.filter(_term(word, sees_all))
+        term = _term(word, sees_all)
+        if isinstance(term, QuerySet):
+            # Bounded as well, for otherwise PostgreSQL reads the rows of all jobs.
+            bound = {} if since is None else {"job_id__gte": since}
+            term = Exists(term.filter(job=OuterRef("pk"), **bound))
+        jobs = jobs.filter(term)
     return jobs
 
 
