@@ -9,7 +9,7 @@ variants of those statements for enqueue, fetch and ack.
 from __future__ import annotations
 
 from ..conf import ojs_settings
-from .database import is_postgresql
+from .database import is_postgresql, prepare_nothing_if
 
 AUTO, POSTGRESQL, CITUS, PORTABLE = "auto", "postgresql", "citus", "portable"
 CHOICES = (AUTO, POSTGRESQL, CITUS, PORTABLE)
@@ -31,3 +31,7 @@ def chosen() -> str:
 def is_portable() -> bool:
     """Whether statements must be such as any database takes."""
     return chosen() != POSTGRESQL
+
+
+# Citus refuses some statements that are prepared.
+prepare_nothing_if(is_portable)

@@ -11,10 +11,10 @@ It runs on any PostgreSQL, whose own store does all of this in one statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import orjson
@@ -24,7 +24,7 @@ from ..spec.reports import Completion
 from ..spec.validation import NewJob
 from . import clock
 from .contract import Claimed, ClaimRequest, Completed
-from .database import atomic, connection
+from .database import atomic, run
 from .portable import PortableStore, completed_event, started_events
 from .postgres import INSERT_EACH, claiming, completion_query, document
 from .sql import Statement
@@ -93,7 +93,7 @@ def _completing(complete: Statement) -> Statement:
 class CitusStore(PortableStore):
     def _add(self, new: Sequence[NewJob], now: datetime) -> None:
         jobs = [document(job) | {"id": job.id, "args": job.args} for job in new]
-        _run(ADD, {"jobs": orjson.dumps(jobs).decode(), "now": now})
+        run(ADD, {"jobs": orjson.dumps(jobs).decode(), "now": now})
 
     def claim(self, request: ClaimRequest) -> Claimed:
         found: Claimed | ClaimRequest = request
@@ -101,7 +101,7 @@ class CitusStore(PortableStore):
             while not isinstance(found, Claimed):
                 request, now = found, clock.now()
                 statement, parameters = claiming.query(request)
-                rows = _run(_claiming(statement), parameters | {"now": now})
+                rows = run(_claiming(statement), parameters | {"now": now})
                 found = claiming.taken(request, [row[:-2] for row in rows])
             was_due = {job_id: attempts for job_id, *_, due, attempts in rows if due}
             record(started_events(found.jobs, was_due, request, now))
@@ -112,16 +112,9 @@ class CitusStore(PortableStore):
     ) -> list[Completed]:
         statement, parameters = completion_query(completions, followed)
         with atomic():
-            rows = _run(_completing(statement), parameters | {"now": clock.now()})
+            rows = run(_completing(statement), parameters | {"now": clock.now()})
             held = [_Held(*row) for row in rows]
             record(completed_event(job) for job in held if job.finished_at is not None)
         return [
             Completed(job.place - 1, job.attempt, job.max_attempts, job.finished_at) for job in held
         ]
-
-
-def _run(statement: Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Run a statement with the parameters written into it: Citus refuses some that are prepared."""
-    with connection().cursor() as cursor:
-        cursor.execute(statement, parameters)
-        return cursor.fetchall() if cursor.description else []

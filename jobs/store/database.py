@@ -155,7 +155,7 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
         cursor = database.cursor()
     with cursor:
         cursor.execute(statement, parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
 
 
@@ -177,12 +177,22 @@ def run_together(
         return [run(*statement) for statement in statements]
 
 
+_refuse_prepared: list[Callable[[], bool]] = []
+
+
+def prepare_nothing_if(condition: Callable[[], bool]) -> None:
+    """Send statements with their parameters written into them while the condition holds."""
+    _refuse_prepared.append(condition)
+
+
 def _may_prepare(database: Any) -> bool:
     """Connect; return whether statements prepared on the connection will be found again.
 
     Not behind a transaction pooler, where a site sets `DISABLE_SERVER_SIDE_CURSORS`.
     """
     if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        return False
+    if any(refuses() for refuses in _refuse_prepared):
         return False
     database.close_if_health_check_failed()
     database.ensure_connection()

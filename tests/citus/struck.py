@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 
 import psycopg
 
@@ -14,6 +15,7 @@ from tests.campaign.surroundings import Postgres
 
 from .cluster import Cell, cluster
 
+REFUSED = "psycopg.errors.FeatureNotSupported:"
 PAUSE = 2
 """Seconds until a move that failed is tried again."""
 PATIENCE = 300
@@ -36,9 +38,21 @@ def struck(plan: Plan) -> Outcome:
     outcome.notes["moves"] = f"{mover.moved}, after {mover.failed.total()} that failed"
     if mover.failed:
         outcome.notes["why they failed"] = dict(mover.failed)
+    if refused := refusals(cast.logs):
+        outcome.broken.append(f"Citus refused statements: {dict(refused)}")
     if not mover.moved:
         outcome.unfinished = "; ".join(filter(None, [outcome.unfinished, "no move succeeded"]))
     return outcome
+
+
+def refusals(logs: Path) -> Counter[str]:
+    """What Citus said to statements that it does not support, by the processes' logs."""
+    return Counter(
+        line.removeprefix(REFUSED).strip()
+        for log in logs.glob("*.log")
+        for line in log.read_text(errors="replace").splitlines()
+        if line.startswith(REFUSED)
+    )
 
 
 class Mover:

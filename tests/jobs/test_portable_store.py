@@ -12,13 +12,14 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Completion
-from jobs.models import Event, Job
+from jobs.models import Event, Job, JobError
 from jobs.record import events
 from jobs.spec.validation import new_job
 from jobs.store import event_order, wakeup
 from tests.database import another_connection, connection
-from tests.factories import JobFactory, ago
+from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import PATIENCE
+from workers.chores.reaper import declare_dead_workers
 
 TRIGGER = "ALTER TABLE ojs_jobs_event {} TRIGGER ojs_jobs_event_writer"
 
@@ -106,6 +107,39 @@ def test_no_statement_for_citus_is_one_that_it_refuses(db):
         assert not ("UPDATE ojs_jobs_job" in statement and "INSERT" in statement)
         assert not ("UPDATE ojs_jobs_job" in statement and "statement_timestamp" in statement)
         assert not ("INTO ojs_jobs_job" in statement and "pg_notify" in statement)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["citus"], indirect=True)
+def test_dead_workers_are_declared_by_a_statement_that_citus_takes(db):
+    """No function of the clock, or of the time zone, in a CASE or with a column."""
+    WorkerFactory(silent=True)
+
+    with CaptureQueriesContext(connection) as made:
+        assert declare_dead_workers() == 1
+
+    (update,) = (query["sql"] for query in made if query["sql"].startswith("UPDATE"))
+    changes, where = update.split(" WHERE ", 1)
+    assert "TIMESTAMP()" not in changes
+    assert '(STATEMENT_TIMESTAMP() - "ojs_workers_worker"."last_heartbeat_at")' in where
+    assert where.count("STATEMENT_TIMESTAMP") == 1
+
+
+@pytest.mark.postgres
+def test_nothing_is_prepared_because_citus_refuses_some_of_that(transactional_db):
+    job = JobFactory(active=True, reserved_by="worker-1", reserved_until=ago(1))
+    before = prepared()
+
+    assert engine.expire() == 1
+
+    assert JobError.objects.get().job_id == job.pk
+    assert prepared() == before
+
+
+def prepared():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements")
+        return set(cursor.fetchall())
 
 
 def test_a_list_of_acks_takes_as_many_statements_as_one(db):

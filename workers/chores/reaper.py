@@ -26,7 +26,7 @@ from jobs.models import Job
 from jobs.record import rollup, tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
-from jobs.store import looks, pace, planner
+from jobs.store import clock, looks, pace, planner
 from jobs.store.database import atomic, connection
 from jobs.store.watchdog import bounded
 
@@ -75,12 +75,13 @@ def declare_dead_workers() -> int:
         # after a worker heard `terminate` and fell silent, its id means another process.
         unheard = Q(directive=WorkerState.TERMINATE, directed_at__gt=F("last_heartbeat_at"))
         stands = ~drained & (Q(directive=WorkerState.QUIET) | unheard)
+        now = clock.now()  # not `Now()`: Citus takes no function of the clock in a CASE
         dead.update(
             state=WorkerState.TERMINATED,
             directive=Case(When(stands, then=F("directive")), default=Value("")),
             # A worker that took no more jobs and had none left has left, not died.
-            left_at=Case(When(drained, then=Now()), default=None),
-            died_at=Case(When(drained, then=F("died_at")), default=Now()),
+            left_at=Case(When(drained, then=Value(now)), default=None),
+            died_at=Case(When(drained, then=F("died_at")), default=Value(now)),
             active_job_ids=[],
         )
         gone = Worker.objects.filter(pk__in=ids, left_at__isnull=False)

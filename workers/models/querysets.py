@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from . import Worker  # noqa: F401
 
 
-SILENT = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
+SILENT = Q(heartbeat_timeout__lte=Now() - F("last_heartbeat_at"))
 """Not heard for its heartbeat timeout, by the database's clock (OJS worker protocol §10.1).
+
+A time minus an interval depends on the time zone for PostgreSQL, so that Citus would refuse an
+UPDATE with this condition; a time minus a time does not.
 
 For a loaded instance, use `Worker.is_silent`. Check separately that the worker is live: one that
 left is silent as well.
