@@ -33,7 +33,8 @@ WINDOW = 20_000
 """Jobs among which one batch looks for those that match. No index has them in the order of ids, and
 nearly all jobs of a large table are finished: a batch would read all of them for a few."""
 FEW = 20
-"""If fewer jobs of a window can be retried, they are few in all, and an index finds them sooner."""
+"""If fewer jobs of a window can be retried, and not too many to count could be before the start, an
+index finds the next ones sooner. It reads all of them for each batch."""
 ROUND = 1.0
 """Seconds after which a sweep leaves the rest to the next one."""
 
@@ -178,7 +179,8 @@ def _take_batch(pk: int) -> tuple[int, bool]:
             extra = {"cancelled_by": operation.started_by, "reason": operation.reason}
         window = jobs if end is None else jobs.filter(pk__lte=end)
         ids = verb.act(window, most=bulk.BATCH, **extra)
-        if end is not None and len(ids) < FEW and operation.verb == BulkVerb.RETRY:
+        is_countable = operation.verb == BulkVerb.RETRY and operation.total is not None
+        if end is not None and len(ids) < FEW and is_countable:
             ids += verb.act(jobs.filter(pk__gt=end), most=bulk.BATCH - len(ids))
             end = None
         changes: dict[str, Any] = {"done": F("done") + len(ids)}

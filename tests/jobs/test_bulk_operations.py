@@ -182,13 +182,16 @@ def test_a_cancellation_looks_at_a_bounded_number_of_jobs_too(one_batch_each, mo
 
 
 @pytest.mark.parametrize(
-    ("few", "changed"), [(1, [2, 2, 3, 0]), (3, [3, 3, 1, 0])], ids=["many", "few"]
+    ("few", "counted", "changed"),
+    [(1, 100, [2, 2, 3, 0]), (3, 100, [3, 3, 1, 0]), (3, 6, [2, 2, 3, 0])],
+    ids=["many", "few", "few here"],
 )
 def test_a_retry_looks_through_the_table_where_many_are_dead_and_in_the_index_where_few_are(
-    one_batch_each, monkeypatch, few, changed
+    one_batch_each, monkeypatch, few, counted, changed
 ):
     monkeypatch.setattr(bulk_operations, "WINDOW", 4)
     monkeypatch.setattr(bulk_operations, "FEW", few)
+    monkeypatch.setattr(bulk_operations, "COUNTED", counted)
     for _ in range(2):
         JobFactory.create_batch(3, completed=True, created_at=ago(3600), type="mail")
         dead(2, type="mail")
