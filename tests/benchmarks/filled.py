@@ -176,7 +176,9 @@ def measure_verbs(plan: Plan, sizes: Sizes, results: Results) -> None:
                 filling.fill(stock)
             queues = [f"queue-{n}" for n in range(stock.queues)]
             protocol.register("bench-0", Description(hostname="bench", queues=queues))
-            verbs[is_small] = hot.Verbs(queues, worker="bench-0", fleet=min(500, stock.workers))
+            # As many on both: ten jobs of each of a hundred workers stay in the processor's caches.
+            fleet = min(sizes.small.workers, stock.workers)
+            verbs[is_small] = hot.Verbs(queues, worker="bench-0", fleet=fleet)
         for is_small in rounds(plan, stocks, results):
             use(is_small)
             times = hot.sample(verbs[is_small], sizes.samples)

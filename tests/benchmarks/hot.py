@@ -42,9 +42,7 @@ class Verbs:
         """
         self._queues = itertools.cycle(queues)
         self._worker = worker
-        held = _held(fleet) if fleet else []
-        self._held = itertools.cycle(held)
-        self.fleet = len(held)
+        self._held = itertools.cycle(_held(fleet) if fleet else [])
 
     def fetch_ten(self) -> tuple[float, float]:
         """Milliseconds of a FETCH of ten, and of the ACK of what it got."""
@@ -95,13 +93,9 @@ def sample(verbs: Verbs, samples: int) -> dict[str, list[float]]:
     """Call each verb so often, after a warm-up; return the milliseconds of each call."""
     # An enqueue of many is rare, and its rows have to go again.
     few = max(1, samples // 5)
-    for verb in (verbs.fetch_ten, verbs.fetch_one_and_ack, lambda: verbs.enqueue(1)):
+    for verb in (verbs.fetch_ten, verbs.fetch_one_and_ack, verbs.beat, lambda: verbs.enqueue(1)):
         for _ in range(WARM_UP):
             verb()
-    # The jobs of a first heartbeat are where they were filled in, on pages without room for another
-    # version; those of a worker at work are where the claim left them.
-    for _ in range(max(WARM_UP, verbs.fleet)):
-        verbs.beat()
     pairs = [verbs.fetch_ten() for _ in range(samples)]
     return {
         FETCH_TEN: [fetched for fetched, _ in pairs],
