@@ -45,9 +45,7 @@ class JobChangeList(FiguresChangeList):
     """Why the text in the search box is not a valid search."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        text, self.query = self.query, ""  # searched below, when it is known among which jobs
         jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
-        self.query = text
         model_admin: Any = self.model_admin
         filtered = {name for name, value in self.params.items() if value} - INDEXED_PARAMETERS
         state, oldest = self.params.get("state"), None
@@ -58,7 +56,7 @@ class JobChangeList(FiguresChangeList):
                 jobs = self._newest_ended(jobs, request, filtered)
             elif filtered and state in (None, State.COMPLETED, State.AVAILABLE):
                 oldest = self._oldest_searched()
-            jobs = search(jobs, text, sees_all=may_see(request.user), since=oldest)
+            jobs = search(jobs, self.query, sees_all=may_see(request.user), since=oldest)
         except BadSearch as problem:
             self.problem = str(problem)
             return self.root_queryset.none()

@@ -87,6 +87,10 @@ class Search(NamedTuple):
     """Monotonic time at which it began with the oldest."""
     at: datetime | None = None
     """The end of the last job looked at, or somewhat earlier."""
+    end: datetime | None = None
+    """The end of the window that is being looked through; None between two windows."""
+    is_last: bool = False
+    """Whether no finished job past its retention is later than that window."""
 
 
 _searches: dict[str, Search] = {}
@@ -228,31 +232,39 @@ def _delete_older_among_others(
     ended = _ended.get()
     if ended is not None and ended.get(kind) is NOTHING_LEFT:
         return NONE
-    now, until = time.monotonic(), clock.now() - keep
+    now = time.monotonic()
     search = _searches.get(kind) or Search(now)
-    all_finished = Job.objects.filter(state=state, finished_at__lte=until)
+    end, is_last = search.end, search.is_last
+    if end is None:
+        end, is_last = _window(state, clock.now() - keep, search.at)
+    window = _past(jobs, keep).filter(finished_at__lte=end)
     if search.at is not None:
-        # Later than that: however many finished at one moment, the search goes on.
-        all_finished = all_finished.filter(finished_at__gt=search.at)
-        jobs = jobs.filter(finished_at__gte=search.at)
-    # By the index alone.
-    ends = all_finished.order_by("finished_at").values_list("finished_at", flat=True)
-    is_last = not (end := list(ends[WINDOW : WINDOW + 1]))
-    batch = _delete_oldest(
-        _past(jobs, keep).filter(finished_at__lte=until if is_last else end[0]), "finished_at"
-    )
+        window = window.filter(finished_at__gte=search.at)
+    batch = _delete_oldest(window, "finished_at")
     if batch.found == BATCH_SIZE:
-        search = search._replace(at=batch.last)
+        search = Search(search.began, batch.last, end, is_last)
     elif not is_last:
-        search = search._replace(at=end[0])
+        search = Search(search.began, end)
     elif now - search.began < ALL_AGAIN:
-        search = search._replace(at=until - LATE)
+        search = Search(search.began, end - LATE)
     else:
         search = Search(now)
     _searches[kind] = search
     if ended is not None and batch.found < BATCH_SIZE:
         ended[kind] = NOTHING_LEFT
     return batch
+
+
+def _window(state: State, until: datetime, since: datetime | None) -> tuple[datetime, bool]:
+    """Return the end of the next `WINDOW` finished jobs, by the index alone; and whether that is
+    `until`, because there are not so many."""
+    finished = Job.objects.filter(state=state, finished_at__lte=until)
+    if since is not None:
+        # Later than that: however many finished at one moment, the search goes on.
+        finished = finished.filter(finished_at__gt=since)
+    ends = finished.order_by("finished_at").values_list("finished_at", flat=True)
+    end = next(iter(ends[WINDOW : WINDOW + 1]), None)
+    return (until, True) if end is None else (end, False)
 
 
 def forget_looks() -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test.utils import CaptureQueriesContext
 
 from jobs import engine
 from jobs.engine import retention
@@ -258,8 +259,11 @@ def test_a_pass_goes_on_among_the_same_while_there_are_more_than_a_batch(db, mon
     QueueFactory(name="short", config={"retention": {"completed": "PT1H"}})
     JobFactory.create_batch(5, completed=True, queue="short", finished_at=ago(5 * 3600))
 
-    with engine.in_one_pass():
+    with engine.in_one_pass(), CaptureQueriesContext(connection) as made:
         assert [engine.prune_jobs() for _ in range(4)] == [2, 2, 1, 0]
+
+    ends = [query["sql"] for query in made if f"OFFSET {retention.WINDOW}" in query["sql"]]
+    assert len(ends) == 1, "the end of the window is looked for once"
 
 
 def test_an_hour_later_a_queue_is_looked_for_from_the_oldest_on(db, monkeypatch):
