@@ -29,6 +29,7 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.CronRun,
     job_models.CronJob,
     job_models.Dependency,
+    job_models.PendingRelease,
     job_models.ProgressReport,
     job_models.JobError,
     job_models.JobLog,

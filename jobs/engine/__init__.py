@@ -52,7 +52,7 @@ from .dead_letter import forward_dead
 from .dependencies import freed_by
 from .enqueue import enqueue, enqueue_after
 from .failure import fail, is_final
-from .flow import repair
+from .flow import release_more, repair
 from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
@@ -144,6 +144,7 @@ __all__ = [
     "reclaim",
     "register_cron",
     "register_specs",
+    "release_more",
     "relieve",
     "repair",
     "report_progress",

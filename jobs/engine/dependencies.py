@@ -8,6 +8,7 @@ sees the first one's mark.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef
@@ -20,6 +21,7 @@ from ..models import (
     BulkVerb,
     Dependency,
     Job,
+    PendingRelease,
     Workflow,
     WorkflowState,
 )
@@ -105,14 +107,22 @@ def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:
         )
 
 
-def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
-    """Process dependents of these jobs, which have ended, `MOST` edges at most.
+class Released(NamedTuple):
+    """What the end of jobs meant for those that wait for them."""
 
-    Returns the dependents that ended with them, and whether the jobs have more dependents.
-    """
+    edges: int = 0
+    """How many were followed."""
+    cancelled: Sequence[UUID] = ()
+    """Dependents that ended with them, and have dependents of their own or a workflow."""
+    has_more: bool = False
+    """Whether there may be more dependents: see `leave`."""
+
+
+def release(jobs: Collection[Job]) -> Released:
+    """Release the dependents of these jobs, which have ended, along `MOST` edges at most."""
     ended = {job.pk: job.state for job in jobs}
     if not ended:
-        return [], False
+        return Released()
     waits = Dependency.objects.filter(Among("predecessor", ended), settled=False)
     # In the order of the index, and of the locks below.
     edges = list(
@@ -120,10 +130,10 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
             "pk", "waiter_id", "predecessor_id", "condition"
         )[: MOST + 1]
     )
+    if not edges:
+        return Released()
     has_more = len(edges) > MOST
     del edges[MOST:]
-    if not edges:
-        return [], False
     Dependency.objects.filter(Among("pk", [edge[0] for edge in edges])).update(settled=True)
     waiters = {edge[1] for edge in edges}
     # Locked before checking what each still waits for: see above.
@@ -146,7 +156,18 @@ def release(jobs: Collection[Job]) -> tuple[list[UUID], bool]:
     ids = [job.pk for job in locked]
     still = set(Job.objects.filter(is_waiting(), Among("pk", ids)).values_list("pk", flat=True))
     _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
-    return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN), has_more
+    cancelled = cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
+    return Released(len(edges), cancelled, has_more)
+
+
+def leave(ids: Iterable[UUID]) -> None:
+    """Leave the dependents that these jobs still have to the chore that releases them."""
+    rest = Dependency.objects.filter(predecessor=OuterRef("pk"), settled=False)
+    jobs = Job.objects.filter(Exists(rest), Among("pk", ids)).order_by("pk")
+    PendingRelease.objects.bulk_create(
+        [PendingRelease(job_id=job_id) for job_id in jobs.values_list("pk", flat=True)],
+        ignore_conflicts=True,
+    )
 
 
 def being_cancelled() -> set[UUID]:

@@ -7,23 +7,25 @@ workflow (see `Job.followed`) costs nothing here.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
-from ..models import Dependency, Job, Workflow
+from ..models import Dependency, Job, PendingRelease, Workflow
 from ..spec.lifecycle import WAITING
-from ..store import awaited
-from ..store.database import atomic, on_commit
+from ..store import awaited, looks
+from ..store.database import atomic, connection
 from ..store.expressions import Among
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
 CANCELLED = "Its workflow was cancelled."
+ROUND = 1.0
+"""Seconds after which a chore leaves the rest to its next turn."""
 SETTLING = timedelta(seconds=5)
 """Grace period before a repair: what looks stuck may be in the middle of a transaction."""
 
@@ -51,10 +53,11 @@ def follow(job_ids: Collection[UUID]) -> None:
                 Job.objects.filter(Among("pk", ended), finished_at__isnull=False).only(*COLUMNS)
             )
             settled += jobs
+            released = dependencies.release(jobs)
+            if released.has_more:
+                dependencies.leave(job.pk for job in jobs)
             # Dependents cancelled because a predecessor failed have ended as well.
-            ended, has_more = dependencies.release(jobs)
-            if has_more:
-                on_commit(partial(release_more, [job.pk for job in jobs]), robust=True)
+            ended = list(released.cancelled)
         workflow_progress.tell(settled)
         awaited.tell(awaited.job_name(job.pk) for job in settled)
         of = {job.workflow_id for job in settled if job.workflow_id is not None}
@@ -62,17 +65,56 @@ def follow(job_ids: Collection[UUID]) -> None:
         ended = workflow_progress.advance(of)
 
 
-def release_more(job_ids: Sequence[UUID]) -> None:
-    """Process the other dependents of jobs that have ended, in transactions of their own.
+def release_dependents(job_ids: Sequence[UUID]) -> None:
+    """Release dependents of jobs that have ended, without telling their workflows."""
+    with ending() as ended:
+        released = _release(job_ids)
+        ended += released.cancelled
+        if released.has_more:
+            dependencies.leave(job_ids)
 
-    If it fails or the process is killed, `repair` goes on.
+
+def _release(job_ids: Sequence[UUID]) -> dependencies.Released:
+    # A job that was retried meanwhile has not ended.
+    jobs = Job.objects.filter(Among("pk", job_ids), finished_at__isnull=False)
+    return dependencies.release(jobs.only("state"))
+
+
+def release_more() -> int:
+    """Go on with what the ends of jobs have left, for a second (a chore of the reaper).
+
+    Returns how many edges were followed. A job with a hundred thousand dependents keeps neither
+    the worker that acknowledges it nor the other chores waiting.
     """
-    has_more = True
-    while has_more:
-        with ending() as ended:
-            jobs = Job.objects.filter(Among("pk", job_ids), finished_at__isnull=False).only("state")
-            cancelled, has_more = dependencies.release(jobs)
-            ended += cancelled
+    if not looks.finds(_left):
+        return 0
+    until = time.monotonic() + ROUND
+    total = 0
+    while (count := _release_next()) is not None:
+        total += count
+        if time.monotonic() > until:
+            break
+    return total
+
+
+def _left() -> QuerySet[PendingRelease]:
+    return PendingRelease.objects.all()
+
+
+def _release_next() -> int | None:
+    """Release the next dependents of the first job with some left; None if there is no such job."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with ending() as ended:
+        # Another process that holds the row is doing the same.
+        rows = _left().order_by("pk").select_for_update(skip_locked=skip)
+        job_id = rows.values_list("pk", flat=True).first()
+        if job_id is None:
+            return None
+        released = _release([job_id])
+        ended += released.cancelled
+        if not released.has_more:
+            _left().filter(pk=job_id).delete()
+    return released.edges
 
 
 COLUMNS = (
@@ -94,15 +136,15 @@ def repair() -> int:
     """
     with ending() as ended:
         missed = list(
-            Dependency.objects.filter(
-                settled=False, predecessor__finished_at__lte=Now() - SETTLING
-            ).values_list("predecessor_id", flat=True)[:BATCH_SIZE]
+            Dependency.objects.filter(settled=False, predecessor__finished_at__lte=Now() - SETTLING)
+            .exclude(Exists(PendingRelease.objects.filter(pk=OuterRef("predecessor"))))
+            .values_list("predecessor_id", flat=True)[:BATCH_SIZE]
         )
+        # Where some dependents were released, the end has been told, and only the others are left.
         begun = Dependency.objects.filter(predecessor__in=set(missed), settled=True)
         more = set(begun.values_list("predecessor_id", flat=True))
         follow(set(missed) - more)
-        if more:
-            on_commit(partial(release_more, list(more)), robust=True)
+        dependencies.leave(more)
         stuck = list(
             Workflow.objects.filter(finished_at__isnull=True, created_at__lte=Now() - SETTLING)
             .exclude(Exists(Job.objects.filter(workflow=OuterRef("pk"), finished_at__isnull=True)))

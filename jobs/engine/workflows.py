@@ -22,7 +22,7 @@ from ..store.database import atomic
 from . import bulk, bulk_operations, schemas
 from .dependencies import cancel_waiting
 from .enqueue import enqueueing
-from .flow import CANCELLED, ending, release_more
+from .flow import CANCELLED, ending, release_dependents
 from .inheritance import subtree
 from .workflow_progress import advance
 from .workflow_start import WorkflowBuilder
@@ -121,7 +121,7 @@ def _cancel_jobs(inside: Sequence[UUID]) -> None:
             ended += cancel_waiting(ids[first : first + bulk.BATCH], CANCELLED)
     # A job outside may depend on one of these.
     for first in range(0, len(ended), bulk.BATCH):
-        release_more(ended[first : first + bulk.BATCH])
+        release_dependents(ended[first : first + bulk.BATCH])
 
 
 def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]]:

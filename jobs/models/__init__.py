@@ -21,7 +21,14 @@ from .rollup import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from .schema import JobSchema, SchemaMode, SchemaRegistry, ValidationMode
 from .spec import JobLog, JobSpec
 from .tenant import Tenant
-from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
+from .workflow import (
+    Dependency,
+    PendingRelease,
+    ProgressReport,
+    Workflow,
+    WorkflowState,
+    WorkflowType,
+)
 
 __all__ = [
     "ApiKey",
@@ -46,6 +53,7 @@ __all__ = [
     "Maintenance",
     "OperatorAction",
     "OverlapPolicy",
+    "PendingRelease",
     "Pool",
     "PoolPlace",
     "PoolStrategy",

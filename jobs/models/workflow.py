@@ -174,6 +174,20 @@ class Dependency(models.Model):
         return f"{self.waiter_id} after {self.predecessor_id}"
 
 
+class PendingRelease(models.Model):
+    """A job that has ended, and whose end has not reached all its dependents yet."""
+
+    # No foreign key: once its job is gone, there is nothing left to release, and the row goes too.
+    job_id = models.UUIDField(primary_key=True)
+
+    class Meta:
+        verbose_name = _("pending release")
+        verbose_name_plural = _("pending releases")
+
+    def __str__(self) -> str:
+        return f"dependents of {self.job_id}"
+
+
 class ProgressReport(models.Model):
     """The progress that a worker last reported for its job (OJS progress §5)."""
 

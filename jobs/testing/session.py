@@ -33,6 +33,7 @@ CHORES: tuple[Callable[[], int], ...] = (
     engine.discard_overdrawn,
     engine.time_out,
     partial(engine.promote_due, timedelta(0)),
+    engine.release_more,
 )
 """Sweeps that depend only on time. Reservations do not expire: a live worker extends them."""
 IN_ORDER = RawSQL("ojs_jobs_job.rowid", ())

@@ -9,10 +9,18 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.access.audit import of_shell
-from jobs.engine import Completion, Failure, bulk, bulk_operations, dependencies, workflow_progress
+from jobs.engine import (
+    Completion,
+    Failure,
+    bulk,
+    bulk_operations,
+    dependencies,
+    flow,
+    workflow_progress,
+)
 from jobs.errors import InvalidRequest
 from jobs.http.workflow_document import Tree
-from jobs.models import BulkOperation, Dependency, Event, Job, Workflow
+from jobs.models import BulkOperation, Dependency, Event, Job, PendingRelease, Workflow
 from jobs.spec.workflow_plans import plan_of
 from tests.database import connection
 from tests.factories import ago
@@ -58,6 +66,7 @@ def three_at_a_time(monkeypatch):
     monkeypatch.setattr(bulk, "MOST", 5)
     monkeypatch.setattr(bulk, "BATCH", 3)
     monkeypatch.setattr(bulk_operations, "ROUND", -1.0)
+    monkeypatch.setattr(flow, "ROUND", -1.0)
     monkeypatch.setattr(dependencies, "MOST", 3)
 
 
@@ -108,14 +117,15 @@ def test_a_workflow_that_is_not_large_is_cancelled_in_the_request(three_at_a_tim
 
 
 def test_no_step_is_freed_between_the_end_of_its_workflow_and_its_own_turn(
-    three_at_a_time, django_capture_on_commit_callbacks
+    three_at_a_time,
 ):
     workflow = fan_out(8)
     (first,) = fetch()
     engine.cancel_workflow(workflow.pk)
 
-    with django_capture_on_commit_callbacks(execute=True):
-        complete(first)
+    complete(first)
+    while engine.release_more():
+        pass
 
     assert states(workflow) == ["completed", *["pending"] * 7]
     while bulk_operations.advance():
@@ -123,71 +133,101 @@ def test_no_step_is_freed_between_the_end_of_its_workflow_and_its_own_turn(
     assert states(workflow) == ["completed", *["cancelled"] * 7]
 
 
-def test_steps_that_wait_for_a_cancelled_one_are_left_to_their_own_turn(
-    three_at_a_time, django_capture_on_commit_callbacks
-):
+def test_steps_that_wait_for_a_cancelled_one_are_left_to_their_own_turn(three_at_a_time):
     workflow = fan_out(8)
     engine.cancel_workflow(workflow.pk)
 
-    with django_capture_on_commit_callbacks(execute=True):
-        assert bulk_operations.advance() == 3
+    assert bulk_operations.advance() == 3
+    while engine.release_more():
+        pass
 
     assert states(workflow) == [*["cancelled"] * 3, *["pending"] * 5]
 
 
-def test_steps_of_a_running_workflow_follow_those_that_a_bulk_operation_cancels(
-    three_at_a_time, django_capture_on_commit_callbacks
-):
+def test_steps_of_a_running_workflow_follow_those_that_a_bulk_operation_cancels(three_at_a_time):
     workflow = fan_out(3)
     bulk_operations.start("cancel", {"workflow": str(workflow.pk)}, actor=of_shell())
 
-    with django_capture_on_commit_callbacks(execute=True):
-        bulk_operations.advance()
+    bulk_operations.advance()
 
     assert states(workflow) == ["cancelled"] * 3
 
 
-def test_many_dependents_are_freed_in_transactions_of_their_own(
-    three_at_a_time, django_capture_on_commit_callbacks
-):
+def test_an_ack_releases_some_of_very_many_dependents_and_the_sweep_the_others(three_at_a_time):
     workflow = fan_out(9)
     (first,) = fetch()
 
-    with django_capture_on_commit_callbacks() as more:
-        complete(first)
-    assert states(workflow).count("available") == 3
+    complete(first)
 
-    for callback in more:
-        callback()
+    assert states(workflow) == ["completed", *["available"] * 3, *["pending"] * 5]
+    assert [engine.release_more() for _ in range(3)] == [3, 2, 0]
     assert states(workflow) == ["completed", *["available"] * 8]
+    assert not PendingRelease.objects.exists()
     assert Event.objects.filter(type="workflow.step_completed").count() == 1
 
 
-def test_many_dependents_are_cancelled_in_transactions_of_their_own(
-    three_at_a_time, django_capture_on_commit_callbacks
-):
+def test_very_many_dependents_are_cancelled_in_the_same_way(three_at_a_time):
     workflow = fan_out(9)
     (first,) = fetch()
 
-    with django_capture_on_commit_callbacks(execute=True):
-        engine.fail([Failure(first.id, retryable=False)])
+    engine.fail([Failure(first.id, retryable=False)])
 
+    assert states(workflow) == ["discarded", *["cancelled"] * 3, *["pending"] * 5]
+    assert [engine.release_more() for _ in range(3)] == [3, 2, 0]
     assert states(workflow) == ["discarded", *["cancelled"] * 8]
     workflow.refresh_from_db()
     assert workflow.state == "failed"
 
 
-def test_the_sweep_frees_the_dependents_that_a_crash_has_left(
-    three_at_a_time, django_capture_on_commit_callbacks
+def test_dependents_of_several_jobs_are_released_in_one_turn_as_far_as_time_allows(
+    three_at_a_time, monkeypatch
 ):
+    monkeypatch.setattr(flow, "ROUND", 60.0)
+    both = [fan_out(9), fan_out(6)]
+    complete(*fetch(2))
+
+    assert engine.release_more() == 8 + 5 - 3
+
+    assert [states(workflow).count("available") for workflow in both] == [8, 5]
+
+
+def test_nothing_is_released_by_a_job_that_an_operator_has_retried_meanwhile(three_at_a_time):
     workflow = fan_out(9)
     (first,) = fetch()
-    with django_capture_on_commit_callbacks():  # what was to follow is lost
-        complete(first)
+    engine.fail([Failure(first.id, retryable=False)])
+    engine.retry_one(first.id)
+
+    assert engine.release_more() == 0
+    assert states(workflow) == ["available", *["cancelled"] * 3, *["pending"] * 5]
+
+    (again,) = fetch()
+    complete(again)
+    while engine.release_more():
+        pass
+    assert states(workflow) == ["completed", *["cancelled"] * 3, *["available"] * 5]
+
+
+def test_what_is_left_to_a_chore_is_not_repaired_as_well(three_at_a_time):
+    workflow = fan_out(9)
+    (first,) = fetch()
+    complete(first)
     Job.objects.filter(pk=first.id).update(finished_at=ago(60))
 
-    with django_capture_on_commit_callbacks(execute=True):
-        engine.repair()
+    assert engine.repair() == 0
+    assert states(workflow).count("pending") == 5
+
+
+def test_the_sweep_finds_dependents_that_nobody_has_noted(three_at_a_time):
+    """Those of an older version, say, whose process was killed."""
+    workflow = fan_out(9)
+    (first,) = fetch()
+    complete(first)
+    PendingRelease.objects.all().delete()
+    Job.objects.filter(pk=first.id).update(finished_at=ago(60))
+
+    engine.repair()
+    while engine.release_more():
+        pass
 
     assert states(workflow) == ["completed", *["available"] * 8]
     assert not Dependency.objects.filter(settled=False).exists()

@@ -307,6 +307,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "schedules",
         "due-jobs",
         "expired-jobs",
+        "dependents",
         "bulk-operations",
         "grown-tables",
         "tenants",

@@ -204,6 +204,8 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    # It takes batches of its own, for a second.
+    Chore("dependents", engine.release_more, "dependents released", batches=1),
     Chore(
         "bulk-operations",
         engine.bulk_operations.advance,
