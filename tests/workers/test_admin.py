@@ -37,6 +37,28 @@ def condition_of(client, worker):
     return next(row.condition for row in rows if row.pk == worker.pk)
 
 
+@pytest.mark.parametrize(
+    ("by", "names"), [("host", ["host-1", "host-2"]), ("label", ["eu", "gpu"])]
+)
+def test_groups_add_up_workers_that_are_alike_and_others(admin_client, by, names):
+    figures = {"concurrency": 4, "jobs_done": 5, "jobs_failed": 1}
+    alike = WorkerFactory.create_batch(2, labels=["eu", "gpu"], **figures)
+    WorkerFactory(labels=["eu"], state="quiet", concurrency=1, jobs_done=7)
+    WorkerFactory(hostname="host-2", labels=["gpu"], concurrency=1)
+    for worker in alike:
+        JobFactory.create_batch(2, active=True, reserved_by=worker.pk)
+
+    groups = admin_client.get(list_of(WORKER), {"group": by}).context["groups"]
+
+    read = ("workers", "running", "capacity", "busy", "done", "failed")
+    found = {group.name: tuple(getattr(group, name) for name in read) for group in groups}
+    quieted, other = (1, 0, 1, 0, 7, 0), (1, 1, 1, 0, 0, 0)
+    both = (2, 2, 8, 4, 10, 2)
+    added = [tuple(map(sum, zip(both, quieted, strict=True)))]
+    added.append(other if by == "host" else tuple(map(sum, zip(both, other, strict=True))))
+    assert found == dict(zip(names, added, strict=True))
+
+
 @pytest.mark.parametrize("state", ["running", "quiet", "terminate"])
 def test_a_worker_that_is_heard_is_what_it_says_it_is(admin_client, state):
     assert condition_of(admin_client, WorkerFactory(state=state)) == state

@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db.models import F
 
+from jobs.conf import ojs_settings
 from jobs.models import Job, Queue, QueueRollup, RollupMark
 from jobs.record import rollup
 from tests.concurrency.threads import together
@@ -114,6 +115,26 @@ def test_however_many_processes_check_an_alert_begins_and_ends_once():
 def found(kind: str, *, limits: dict[str, int] | None = None, **scope: str) -> list[str]:
     kind_ = problems.KINDS[kind]
     return [each.text for each in kind_(Situation(), kind_.terms(limits or {}, **scope))]
+
+
+def test_workers_that_are_alike_are_each_counted():
+    alike = WorkerFactory.create_batch(2, queues=["mail"], concurrency=4, job_versions={"a": [1]})
+    WorkerFactory(queues=["mail", "sms"], concurrency=3, state="quiet")
+    WorkerFactory(queues=["mail"], concurrency=None, died_at=ago(60))  # and came back
+    died = ago(60)
+    WorkerFactory.create_batch(2, dead=True, died_at=died)
+    WorkerFactory(dead=True, died_at=ago(7200))
+    for worker in alike:
+        JobFactory.create_batch(2, active=True, reserved_by=worker.pk)
+    QueueFactory(name="mail")
+
+    fleet = Situation()
+
+    assert fleet.workers == {"running": 3, "quiet": 1, "dead": 3}
+    assert (fleet.busy, fleet.capacity) == (4, 4 + 4 + ojs_settings.CONCURRENCY)
+    assert [row.workers for row in fleet.queue("mail")] == [3]
+    assert sorted(map(str, fleet.versions_taken_in("mail"))) == ["{'a': [1]}", "{'a': [1]}", "{}"]
+    assert found("dead_workers", limits={"minutes": 15}) == ["2 workers are dead."]
 
 
 def test_of_very_many_queues_those_that_may_be_in_trouble_are_looked_at(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Count, Sum
 from django.http import HttpRequest
 
 from jobs.admin.confirm import in_order
@@ -15,7 +16,8 @@ from ..models import places
 from .filters import GroupFilter
 
 MOST = 200
-COLUMNS = ("state", "directive", "concurrency", "in_hand", "jobs_done", "jobs_failed")
+SAME = ("state", "directive", "concurrency")
+"""What workers that are alike have in common, besides their host or labels."""
 
 
 @dataclass
@@ -54,8 +56,12 @@ def grouped(changes: Any, by: str) -> list[Group]:
         return []
     found: dict[str, Group] = {}
     labels = Parsed()
-    column = as_text("labels") if by == "label" else "hostname"
-    for text, *figures in changes.queryset.order_by().values_list(column, *COLUMNS):
+    rows = changes.queryset.order_by().annotate(labels_text=as_text("labels"))
+    column = "labels_text" if by == "label" else "hostname"
+    alike = rows.values(column, *SAME).annotate(
+        count=Count("pk"), held=Sum("in_hand"), done=Sum("jobs_done"), failed=Sum("jobs_failed")
+    )
+    for text, *figures in alike.values_list(column, *SAME, "count", "held", "done", "failed"):
         for name in labels[text] if by == "label" else [text]:
             if name not in found:
                 found[name] = Group(name, changes.get_query_string({by: name}, ["group", "p"]))
@@ -68,13 +74,15 @@ def _add(
     state: str,
     directive: str,
     concurrency: int | None,
-    in_hand: int,
+    count: int,
+    held: int,
     done: int,
     failed: int,
 ) -> None:
-    group.workers += 1
-    group.running += desired(state, directive) == WorkerState.RUNNING
-    group.capacity += places(concurrency)
-    group.busy += in_hand
+    """Add `count` workers that are alike."""
+    group.workers += count
+    group.running += count * (desired(state, directive) == WorkerState.RUNNING)
+    group.capacity += count * places(concurrency)
+    group.busy += held
     group.done += done
     group.failed += failed
