@@ -25,6 +25,7 @@ from . import display
 from .base import may
 from .confirm import Answer, Question, ask, back_to_list, in_batches, say
 from .filters import CreatedFilter, QueueFilter, StateFilter, TypeFilter
+from .job_list import is_by_due
 from .job_page import JobPages
 from .making import about_view, add_view
 
@@ -71,6 +72,14 @@ class JobAdmin(JobPages):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         counts = {} if request.method == "POST" else {"state_counts": dashboard.state_counts()}
         return super().changelist_view(request, counts | (extra_context or {}))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        shown = {"waiting_since": "due"} if is_by_due(request) else {}
+        return [shown.get(name, name) for name in self.list_display]
+
+    @admin.display(description=_("due"))
+    def due(self, job: Job) -> str | SafeString:
+        return display.when(job.scheduled_at)
 
     @admin.display(description=_("enqueued"))
     def waiting_since(self, job: Job) -> str | SafeString:

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from ..access.redaction import may_see, redact_text
 from ..models import Job
+from ..models.job import DUE_STATES
 from ..spec.identifiers import moment_of, parse_uuid
 from ..spec.lifecycle import State
 from .paging import FiguresChangeList, KeysetChangeList
@@ -32,6 +33,11 @@ SEPARATOR = "~"
 """Separates the parts of a key in a URL."""
 BEFORE = re.compile(r"(?:^|\s)before:\S+")
 ENDED_BEFORE = re.compile(r"(?:^|\s)ended-before:\S+")
+
+
+def is_by_due(request: HttpRequest) -> bool:
+    """Whether the list is of jobs that become due: scheduled ones, or those between attempts."""
+    return request.GET.get("state") in DUE_STATES
 
 
 class JobChangeList(FiguresChangeList):
@@ -124,29 +130,50 @@ class NewestJobs(KeysetChangeList, JobChangeList):
     """In the order of ids: any page costs the same as the first."""
 
 
-class NewestDead(KeysetChangeList, JobChangeList):
-    """In the order of discarding, then of ids."""
+class ByMoment(KeysetChangeList, JobChangeList):
+    """In the order of a column with a moment, then of ids."""
+
+    column: str
+    after, before = "lt", "gt"
+    """Lookups of what comes after a row in the list, and before it."""
 
     def read_key(self, text: str) -> tuple[datetime, UUID] | None:
-        died, _, name = text.partition(SEPARATOR)
+        when, _, name = text.partition(SEPARATOR)
         job_id = parse_uuid(name)
         try:
-            moment = datetime.fromisoformat(died)
+            moment = datetime.fromisoformat(when)
         except ValueError:
             return None
         return (moment, job_id) if job_id and timezone.is_aware(moment) else None
 
     def key_of(self, row: Any) -> str:
-        return f"{row.finished_at.isoformat()}{SEPARATOR}{row.pk}"
-
-    # The first condition is where the index is entered; the second separates rows of one moment.
+        return f"{getattr(row, self.column).isoformat()}{SEPARATOR}{row.pk}"
 
     def older_than(self, rows: Any, key: tuple[datetime, UUID]) -> Any:
-        moment, job_id = key
-        beyond = Q(finished_at__lt=moment) | Q(pk__lt=job_id)
-        return rows.filter(beyond, finished_at__lte=moment)
+        return self._beyond(rows, key, self.after)
 
     def newer_than(self, rows: Any, key: tuple[datetime, UUID]) -> Any:
+        return self._beyond(rows, key, self.before)
+
+    def _beyond(self, rows: Any, key: tuple[datetime, UUID], lookup: str) -> Any:
         moment, job_id = key
-        beyond = Q(finished_at__gt=moment) | Q(pk__gt=job_id)
-        return rows.filter(beyond, finished_at__gte=moment)
+        beyond = Q((f"{self.column}__{lookup}", moment)) | Q((f"pk__{lookup}", job_id))
+        # The second condition is where the index is entered; the first separates equal moments.
+        return rows.filter(beyond, (f"{self.column}__{lookup}e", moment))
+
+
+class NewestDead(ByMoment):
+    """In the order of discarding."""
+
+    column = "finished_at"
+
+
+class SoonestDue(ByMoment):
+    """Jobs that become due, the next one first: in the order of ids, a page would read them all."""
+
+    column = "scheduled_at"
+    after, before = "gt", "lt"
+    is_by_due = True
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return [self.column, "pk"]

@@ -27,7 +27,7 @@ from .base import ReadOnlyModelAdmin
 from .clear_text import clear_view, closed_values, may_decode
 from .copying import copy_view, may_copy, related
 from .export import as_csv
-from .job_list import PREVIEW, NewestDead, NewestJobs
+from .job_list import PREVIEW, NewestDead, NewestJobs, SoonestDue, is_by_due
 from .lineage import lineage
 from .notices import maintenance_now
 from .search import HELP
@@ -132,7 +132,9 @@ class JobPages(ReadOnlyModelAdmin):
         return queryset, False  # `JobChangeList` searches, once it knows among which jobs
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return NewestJobs if self.is_searched_by_id else NewestDead
+        if not self.is_searched_by_id:
+            return NewestDead
+        return SoonestDue if is_by_due(request) else NewestJobs
 
     def get_urls(self) -> Any:
         name = f"{self.opts.app_label}_{self.opts.model_name}"

@@ -9,7 +9,7 @@ from jobs.admin.dead_letter import DeadJobAdmin
 from jobs.admin.job import JobAdmin
 from jobs.models import Job
 from tests.database import connection
-from tests.factories import JobFactory, ago
+from tests.factories import JobFactory, ago, ahead
 from tests.operators import list_of
 
 pytestmark = pytest.mark.django_db
@@ -129,3 +129,26 @@ def test_a_key_that_is_none_is_the_newest_page_of_the_dead_letter(admin_client, 
     dead = [JobFactory(dead=True).pk for _ in range(3)][::-1]
 
     assert shown(admin_client.get(list_of(DEAD), {"older": key})) == dead[:2]
+
+
+@pytest.mark.parametrize("state", ["scheduled", "retryable"])
+def test_jobs_that_become_due_are_listed_by_when_and_their_pages_too(
+    admin_client, pages_of_two, state
+):
+    moments = [ahead(seconds) for seconds in (400, 100, 300, 200, 200)]
+    jobs = [JobFactory(state=state, scheduled_at=moment) for moment in moments]
+    JobFactory(state="retryable" if state == "scheduled" else "scheduled", scheduled_at=ahead(50))
+    wanted = [job.pk for job in sorted(jobs, key=lambda job: (job.scheduled_at, job.pk))]
+
+    first = admin_client.get(list_of(JOB), {"state": state})
+    second = turn(admin_client, first, "next")
+    third = turn(admin_client, second, "next")
+    back = turn(admin_client, third, "prev")
+
+    assert [shown(first), shown(second), shown(third)] == [wanted[:2], wanted[2:4], wanted[4:]]
+    assert shown(back) == shown(second)
+    assert shown(turn(admin_client, back, "prev")) == shown(first)
+    page = second.content.decode()
+    assert jobs[2].scheduled_at.isoformat() in page
+    assert "later ›" in page
+    assert "older ›" not in page

@@ -8,11 +8,13 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Completion, Failure
+from jobs.engine.dependencies import is_waiting
 from jobs.errors import InvalidRequest, InvalidTransition
 from jobs.models import Dependency, Job
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from jobs.spec.validation import new_job
+from jobs.store.expressions import Among
 from tests.factories import JobFactory, ago
 
 pytestmark = pytest.mark.django_db
@@ -175,6 +177,17 @@ def test_the_ack_of_a_plain_job_is_still_one_statement(django_assert_num_queries
         pytest.skip("SQLite takes several")
     with django_assert_num_queries(1):
         engine.complete([Completion(job.pk, "w")])
+
+
+@pytest.mark.postgres
+def test_each_job_is_looked_up_for_what_it_waits_for_whatever_the_statistics_say():
+    """In a join, PostgreSQL may read all open edges for each of a thousand jobs."""
+    ids = enqueue({"a": [], "b": ["a"], "c": ["b"]}).values()
+
+    plan = Job.objects.filter(is_waiting(), Among("pk", ids)).values("pk").explain()
+
+    assert "SubPlan" in plan
+    assert "Join" not in plan
 
 
 @pytest.mark.slow
