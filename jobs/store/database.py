@@ -120,12 +120,8 @@ def compiled(queryset: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
     return statement, tuple(parameters)
 
 
-def on_commit(function: Callable[[], object], *, robust: bool = False) -> None:
-    """
-    Args:
-        robust: an exception is logged; the caller, whose transaction is committed, does not get it.
-    """
-    transaction.on_commit(function, using=alias(), robust=robust)
+def on_commit(function: Callable[[], object]) -> None:
+    transaction.on_commit(function, using=alias())
 
 
 def is_postgresql() -> bool:
