@@ -140,7 +140,8 @@ def repair() -> int:
             .exclude(Exists(PendingRelease.objects.filter(pk=OuterRef("predecessor"))))
             .values_list("predecessor_id", flat=True)[:BATCH_SIZE]
         )
-        # Where some dependents were released, the end has been told, and only the others are left.
+        # If some of a job's dependents have been released, its workflow already knows that the job
+        # has ended. Telling it again would record a second event.
         begun = Dependency.objects.filter(predecessor__in=set(missed), settled=True)
         more = set(begun.values_list("predecessor_id", flat=True))
         follow(set(missed) - more)

@@ -56,12 +56,11 @@ def grouped(changes: Any, by: str) -> list[Group]:
         return []
     found: dict[str, Group] = {}
     labels = Parsed()
-    rows = changes.queryset.order_by().annotate(labels_text=as_text("labels"))
-    column = "labels_text" if by == "label" else "hostname"
-    alike = rows.values(column, *SAME).annotate(
+    column = as_text("labels") if by == "label" else "hostname"
+    alike = changes.queryset.order_by().values_list(column, *SAME)
+    for text, *figures in alike.annotate(
         count=Count("pk"), held=Sum("in_hand"), done=Sum("jobs_done"), failed=Sum("jobs_failed")
-    )
-    for text, *figures in alike.values_list(column, *SAME, "count", "held", "done", "failed"):
+    ):
         for name in labels[text] if by == "label" else [text]:
             if name not in found:
                 found[name] = Group(name, changes.get_query_string({by: name}, ["group", "p"]))
