@@ -98,6 +98,9 @@ def _others(job: Any) -> Iterator[str]:
         more = f"{named}, …" if count > 5 else named
         sentence = text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
         yield Reason(sentence, Job(pk=some[0][0]))
+        # One transaction releases a thousand dependents: this is a later one.
+        if not edges.filter(predecessor__finished_at=None).exists():
+            yield _("What it waits for has ended: the reaper will release it.")
     for name in CronRun.objects.filter(held=True, job_id=job.pk).values_list(
         "cron_name", flat=True
     ):

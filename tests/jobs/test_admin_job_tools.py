@@ -19,7 +19,7 @@ from jobs.access.redaction import HIDDEN, redact, redact_text
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
 from jobs.admin import job_list, matrix
-from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
+from jobs.models import CronRun, Dependency, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
 from jobs.record import rollup
 from jobs.spec import queue_config
@@ -363,6 +363,16 @@ def test_the_jobs_that_it_waits_for_are_named(admin_client):
     (text, *_others) = page_of(admin_client, second).context["why"]
 
     assert text == f"It waits for 1 job to end: extract {first.pk} (available)."
+
+
+def test_a_job_that_the_reaper_is_to_release_says_so(admin_client):
+    ended, job = JobFactory(completed=True), JobFactory(pending=True)
+    Dependency.objects.create(waiter=job, predecessor_id=ended.pk, position=0)
+
+    (waits, released) = page_of(admin_client, job).context["why"]
+
+    assert waits == f"It waits for 1 job to end: {ended.type} {ended.pk} (completed)."
+    assert released == "What it waits for has ended: the reaper will release it."
 
 
 def test_a_run_that_waits_for_earlier_ones_says_so(admin_client):
