@@ -6,7 +6,6 @@ next batch, a transaction that also notes how far it is, so after a crash it con
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from ..models import BulkOperation, BulkState, BulkVerb, Job, OperatorAction
 from ..models.querysets import JobQuerySet
 from ..record.events import bulk_event, record
 from ..spec.fields import Document
-from ..store import clock, looks
+from ..store import clock, looks, pace
 from ..store.database import atomic, connection
 from . import bulk
 from .bulk_selection import OPERATIONS, filtered
@@ -35,8 +34,6 @@ nearly all jobs of a large table are finished: a batch would read all of them fo
 FEW = 20
 """If fewer jobs of a window can be retried, and not too many to count could be before the start, an
 index finds the next ones sooner. It reads all of them for each batch."""
-ROUND = 1.0
-"""Seconds after which a sweep leaves the rest to the next one."""
 
 
 def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
@@ -134,27 +131,25 @@ def _switch(pk: int, before: BulkState, after: BulkState, actor: Actor, reason: 
     return bool(moved)
 
 
-def advance() -> int:
-    """Take batches of the running operations, in turn, for a second; return how many jobs changed.
+def _running() -> QuerySet[BulkOperation]:
+    return BulkOperation.objects.filter(state=BulkState.RUNNING)
 
-    Each operation gets one batch at least.
+
+@looks.only_if_any(_running)
+def advance() -> int:
+    """Take batches of the running operations, one of each at a time, until the turn is over.
+
+    Each operation gets one batch at least. Returns how many jobs changed.
     """
-    if not looks.finds(_running):
-        return 0
     waiting = list(_running().order_by("pk").values_list("pk", flat=True))
-    until = time.monotonic() + ROUND
     changed = 0
-    while waiting:
+    for _ in pace.turn():
         moved = {pk: _take_batch(pk) for pk in waiting}
         changed += sum(count for count, _ in moved.values())
         waiting = [pk for pk in waiting if moved[pk][1]]
-        if time.monotonic() > until:
+        if not waiting:
             break
     return changed
-
-
-def _running() -> QuerySet[BulkOperation]:
-    return BulkOperation.objects.filter(state=BulkState.RUNNING)
 
 
 def _take_batch(pk: int) -> tuple[int, bool]:

@@ -234,14 +234,13 @@ def run_cron_now(name: str) -> CronRun:
         return _decide(row, clock.now(), manual=True)
 
 
+@looks.only_if_any(held_runs, CronJob.objects.due)
 def enqueue_due_schedules() -> int:
     """Decide every occurrence that is due; return how many there were (§7.3).
 
     None is due during maintenance: one run afterwards catches up on what was missed
     (OJS admin API §12.1).
     """
-    if not (looks.finds(held_runs) or looks.finds(CronJob.objects.due)):
-        return 0
     if Maintenance.objects.on().exists():
         return 0
     released = release_held_runs()

@@ -21,6 +21,11 @@ FROM = "ojs.dead_letter.queue"
 """Member of `meta` that names the queue in which a job died."""
 
 
+def _with_dead_letter_queue() -> QuerySet[Queue]:
+    return Queue.objects.filter(config__has_key="dead_letter_queue")
+
+
+@looks.only_if_any(_with_dead_letter_queue)
 def forward_dead() -> int:
     """Enqueue one batch of dead jobs in the `dead_letter_queue` of their queue; return how many.
 
@@ -28,17 +33,11 @@ def forward_dead() -> int:
     A job is moved once: if it dies again, it stays in the dead letter. So does one that died before
     its queue had a dead letter queue.
     """
-    if not looks.finds(_with_dead_letter_queue):
-        return 0
     for name, config in list(_with_dead_letter_queue().order_by("pk").values_list("pk", "config")):
         target = config["dead_letter_queue"]
         if target != name and (moved := _forward(name, target, config.get(DEAD_LETTER_SINCE))):
             return moved
     return 0
-
-
-def _with_dead_letter_queue() -> QuerySet[Queue]:
-    return Queue.objects.filter(config__has_key="dead_letter_queue")
 
 
 def _forward(name: str, target: str, since: str | None) -> int:

@@ -7,7 +7,6 @@ workflow (see `Job.followed`) costs nothing here.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -17,15 +16,13 @@ from django.db.models.functions import Now
 
 from ..models import Dependency, Job, PendingRelease, Workflow
 from ..spec.lifecycle import WAITING
-from ..store import awaited, looks
+from ..store import awaited, looks, pace
 from ..store.database import atomic, connection
 from ..store.expressions import Among
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
 CANCELLED = "Its workflow was cancelled."
-ROUND = 1.0
-"""Seconds after which a chore leaves the rest to its next turn."""
 SETTLING = timedelta(seconds=5)
 """Grace period before a repair: what looks stuck may be in the middle of a transaction."""
 
@@ -80,25 +77,24 @@ def _release(job_ids: Sequence[UUID]) -> dependencies.Released:
     return dependencies.release(jobs.only("state"))
 
 
+def _left() -> QuerySet[PendingRelease]:
+    return PendingRelease.objects.all()
+
+
+@looks.only_if_any(_left)
 def release_more() -> int:
-    """Go on with what the ends of jobs have left, for a second (a chore of the reaper).
+    """Go on with what the ends of jobs have left, for a turn (a chore of the reaper).
 
     Returns how many edges were followed. A job with a hundred thousand dependents keeps neither
     the worker that acknowledges it nor the other chores waiting.
     """
-    if not looks.finds(_left):
-        return 0
-    until = time.monotonic() + ROUND
     total = 0
-    while (count := _release_next()) is not None:
-        total += count
-        if time.monotonic() > until:
+    for _ in pace.turn():
+        count = _release_next()
+        if count is None:
             break
+        total += count
     return total
-
-
-def _left() -> QuerySet[PendingRelease]:
-    return PendingRelease.objects.all()
 
 
 def _release_next() -> int | None:

@@ -48,10 +48,9 @@ def promote_due(head_start: timedelta = HEAD_START) -> int:
     return count
 
 
+@looks.only_if_any(Job.objects.overrun)
 def time_out() -> int:
     """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
-    if not looks.finds(Job.objects.overrun):
-        return 0
     with ending() as ended:
         overrun: list[Any] = list(
             Job.objects.overrun()
@@ -87,11 +86,10 @@ def _overrun(job: Any) -> Failure:
     )
 
 
+@looks.only_if_any(Job.objects.expired)
 def discard_expired() -> int:
     """Discard one batch of jobs not fetched before their `expires_at` or `enqueue_ttl` passed
     (OJS core §5.2, timeouts §5.3)."""
-    if not looks.finds(Job.objects.expired):
-        return 0
     now = clock.now()
     with ending() as ended:
         stale = locked(
@@ -147,14 +145,13 @@ def _outwaited(job: Job, now: datetime) -> JobError | None:
     )
 
 
+@looks.only_if_any(Job.objects.overdrawn)
 def discard_overdrawn() -> int:
     """Discard one batch of unfinished jobs past the `total_timeout` of all their attempts.
 
     This holds whatever attempts are left, even for active jobs (OJS timeouts §5.2): a worker's ACK
     is refused from then on.
     """
-    if not looks.finds(Job.objects.overdrawn):
-        return 0
     now = clock.now()
     with ending() as ended:
         late = locked(

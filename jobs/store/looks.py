@@ -7,7 +7,7 @@ times as long as PostgreSQL needs to find nothing. Here a query is compiled once
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from django.db.models import QuerySet
@@ -24,6 +24,25 @@ def finds(query: Callable[[], QuerySet[Any]]) -> bool:
             but `Now()`.
     """
     return bool(run(*_statement(query, alias())))
+
+
+def only_if_any(
+    *queries: Callable[[], QuerySet[Any]],
+) -> Callable[[Callable[[], int]], Callable[[], int]]:
+    """Make a batch return 0, having done nothing, unless one of the queries finds a row.
+
+    Args:
+        queries: as in `finds()`.
+    """
+
+    def decorate(batch: Callable[[], int]) -> Callable[[], int]:
+        @wraps(batch)
+        def guarded() -> int:
+            return batch() if any(finds(query) for query in queries) else 0
+
+        return guarded
+
+    return decorate
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Divides long work into pieces, with a rest after each.
+"""Divides long work into pieces, with a rest after each, and into turns.
 
 On a machine whose processors are mostly busy, a second of uninterrupted work makes everything that
 arrives in that second wait for it, and for each other. The same work in pieces of some hundredths
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+TURN = 1.0
+"""Seconds for which a chore goes on with work that may take much longer, before the others get
+theirs."""
 now = time.monotonic
 _rest: ContextVar[Callable[[float], object] | None] = ContextVar("ojs_rest", default=None)
 
@@ -34,3 +37,11 @@ def piece() -> Iterator[None]:
     rest = _rest.get()
     if rest is not None:
         rest(now() - began)
+
+
+def turn() -> Iterator[None]:
+    """Yield until a turn is over, but once at least: `for _ in turn(): ...`."""
+    until = now() + TURN
+    yield
+    while now() <= until:
+        yield

@@ -22,6 +22,7 @@ from jobs.access.audit import of_shell
 from jobs.engine import bulk, bulk_operations
 from jobs.models import BulkOperation, BulkState, Job
 from jobs.spec.lifecycle import State
+from jobs.store import pace
 from workers.chores import reaper
 
 from .fetching import fetching
@@ -111,7 +112,7 @@ def run(sizes: Sizes, results: Results, url: str) -> None:
     _sweep(watch, sizes.rounds)
     watch.idle(sizes.alone)
     batch = sizes.batch or bulk.BATCH
-    with mock.patch.object(bulk, "BATCH", batch), mock.patch.object(bulk_operations, "ROUND", -1.0):
+    with mock.patch.object(bulk, "BATCH", batch), mock.patch.object(pace, "TURN", -1.0):
         _operate(watch, "retry of the whole dead letter", "retry", {"state": "discarded"})
         purged = {"type": "type-3", "state": "completed"}
         _operate(watch, "purge of the completed jobs of a type", "delete", purged)

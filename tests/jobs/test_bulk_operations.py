@@ -11,6 +11,7 @@ from jobs.engine import bulk, bulk_operations
 from jobs.errors import InvalidRequest
 from jobs.models import BulkOperation, Event, Job, OperatorAction, Workflow
 from jobs.spec.identifiers import uuid7
+from jobs.store import pace
 from tests.factories import JobFactory, ago
 from tests.operators import answer, messages, operator, press, viewer
 from workers.chores import reaper
@@ -28,7 +29,7 @@ def small_batches(monkeypatch):
 @pytest.fixture
 def one_batch_each(monkeypatch):
     """A sweep ends after one batch of each operation."""
-    monkeypatch.setattr(bulk_operations, "ROUND", -1.0)
+    monkeypatch.setattr(pace, "TURN", -1.0)
 
 
 def dead(count, **columns):
@@ -64,7 +65,7 @@ def test_every_dead_job_of_a_type_is_retried_however_many(one_batch_each):
 
 
 def test_a_sweep_goes_on_while_there_is_time(monkeypatch):
-    monkeypatch.setattr(bulk_operations, "ROUND", float("inf"))
+    monkeypatch.setattr(pace, "TURN", float("inf"))
     dead(7)
     start("retry", queue="default")
 

@@ -15,13 +15,13 @@ from jobs.engine import (
     bulk,
     bulk_operations,
     dependencies,
-    flow,
     workflow_progress,
 )
 from jobs.errors import InvalidRequest
 from jobs.http.workflow_document import Tree
 from jobs.models import BulkOperation, Dependency, Event, Job, PendingRelease, Workflow
 from jobs.spec.workflow_plans import plan_of
+from jobs.store import pace
 from tests.database import connection
 from tests.factories import ago
 
@@ -65,8 +65,7 @@ def three_at_a_time(monkeypatch):
     """More than five jobs are many; three are a batch, of which a sweep takes one."""
     monkeypatch.setattr(bulk, "MOST", 5)
     monkeypatch.setattr(bulk, "BATCH", 3)
-    monkeypatch.setattr(bulk_operations, "ROUND", -1.0)
-    monkeypatch.setattr(flow, "ROUND", -1.0)
+    monkeypatch.setattr(pace, "TURN", -1.0)
     monkeypatch.setattr(dependencies, "MOST", 3)
 
 
@@ -182,7 +181,7 @@ def test_very_many_dependents_are_cancelled_in_the_same_way(three_at_a_time):
 def test_dependents_of_several_jobs_are_released_in_one_turn_as_far_as_time_allows(
     three_at_a_time, monkeypatch
 ):
-    monkeypatch.setattr(flow, "ROUND", 60.0)
+    monkeypatch.setattr(pace, "TURN", 60.0)
     both = [fan_out(9), fan_out(6)]
     complete(*fetch(2))
 

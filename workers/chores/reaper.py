@@ -55,10 +55,9 @@ BATCH_SIZE = 500
 BATCHES = 50
 
 
+@looks.only_if_any(Worker.objects.silent)
 def declare_dead_workers() -> int:
     """Declare dead one batch of workers that missed their heartbeat timeout (§10.1)."""
-    if not looks.finds(Worker.objects.silent):
-        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # A worker whose row is locked is having a heartbeat recorded right now: not silent.
@@ -98,14 +97,18 @@ def declare_dead_workers() -> int:
     return len(ids)
 
 
+def _gone_with_jobs() -> WorkerQuerySet:
+    held = Job.objects.active().filter(reserved_for__isnull=False)
+    return Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
+
+
+@looks.only_if_any(_gone_with_jobs)
 def reclaim_orphans() -> int:
     """Reclaim one batch of jobs whose worker is terminated (§10.2).
 
     §10.2 names the jobs of the last heartbeat, but the worker also holds jobs fetched after it. The
     reservation covers both, and never a job that has moved on (§5.6).
     """
-    if not looks.finds(_gone_with_jobs):
-        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # The worker is locked first, as a heartbeat does: one that returns right now either
@@ -118,19 +121,13 @@ def reclaim_orphans() -> int:
         return holdings.reclaim(dead, silent)
 
 
-def _gone_with_jobs() -> WorkerQuerySet:
-    held = Job.objects.active().filter(reserved_for__isnull=False)
-    return Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
-
-
+@looks.only_if_any(Job.objects.overdue)
 def expire_reservations() -> int:
     """Expire one batch of reservations whose visibility timeout has passed (§5.5).
 
     The live workers that held them may be hanging: they are flagged for an operator to check
     (AGQ §5.2). Flagging comes first: a crash in between flags them again and loses nothing.
     """
-    if not looks.finds(Job.objects.overdue):
-        return 0
     overdue = Job.objects.overdue()
     hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
     with atomic():
@@ -204,13 +201,12 @@ CHORES = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due", span="ojs.scheduler.poll"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
-    # It takes batches of its own, for a second.
+    # These two take batches of their own, for as long as a turn lasts (`pace.turn`).
     Chore("dependents", engine.release_more, "dependents released", batches=1),
     Chore(
         "bulk-operations",
         engine.bulk_operations.advance,
         "jobs changed by bulk operations",
-        # It takes batches of its own, for a second.
         batches=1,
     ),
     Chore("grown-tables", analyze_grown_tables, "tables that have grown analyzed"),

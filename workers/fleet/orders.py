@@ -226,10 +226,13 @@ def _is_in(worker: Worker, state: str) -> bool:
     return WorkerState(worker.state).rank >= WorkerState(state).rank
 
 
+def _waiting() -> QuerySet[Directive]:
+    return Directive.objects.filter(answer=Answer.WAITING)
+
+
+@looks.only_if_any(_waiting)
 def note_answers() -> int:
     """Record the answers to orders: the reaper does it, so that no heartbeat has to."""
-    if not looks.finds(_waiting):
-        return 0
     waiting = list(_waiting().order_by("-id")[:BATCH])
     workers = Worker.objects.in_bulk({directive.worker_id for directive in waiting})
     count = 0
@@ -239,10 +242,6 @@ def note_answers() -> int:
             row = Directive.objects.filter(pk=directive.pk, answer=Answer.WAITING)
             count += row.update(answer=answer, answered_at=when)
     return count
-
-
-def _waiting() -> QuerySet[Directive]:
-    return Directive.objects.filter(answer=Answer.WAITING)
 
 
 def prune_directives() -> int:

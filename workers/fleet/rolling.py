@@ -38,10 +38,13 @@ FLOOR = gettext_noop("queue “%(queue)s”: %(running)d jobs at once, and never
 REPLACEMENTS = gettext_noop("%(fresh)d of %(taken)d replacements “%(label)s” run")
 
 
+def _unfinished() -> QuerySet[FleetOperation]:
+    return FleetOperation.objects.filter(state__in=UNFINISHED)
+
+
+@looks.only_if_any(_unfinished)
 def drive() -> int:
     """Advance every unfinished operation by one step; return how many workers were moved."""
-    if not looks.finds(_unfinished):
-        return 0
     unfinished = _unfinished()
     ids = list(unfinished.order_by("pk").values_list("pk", flat=True))
     Sweep.objects.get_or_create(pk=LOCK, defaults={"ran_at": clock.now()})
@@ -56,10 +59,6 @@ def drive() -> int:
             if operation is not None:
                 moved += _Round(operation).run()
     return moved
-
-
-def _unfinished() -> QuerySet[FleetOperation]:
-    return FleetOperation.objects.filter(state__in=UNFINISHED)
 
 
 class _Round:

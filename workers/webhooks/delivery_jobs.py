@@ -95,10 +95,9 @@ def limit(subscription: UUID, *, is_failing: bool) -> None:
     engine.limits.make_known({key_of(subscription): _limits(is_failing=is_failing)})
 
 
+@looks.only_if_any(WebhookDelivery.objects.jobless)
 def enqueue_missing() -> int:
     """Enqueue a job for each of a batch of deliveries that wait for one; return how many."""
-    if not looks.finds(WebhookDelivery.objects.jobless):
-        return 0
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         jobless = WebhookDelivery.objects.jobless().select_related("subscription").order_by("pk")
