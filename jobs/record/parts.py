@@ -8,7 +8,7 @@ the tables are bounded whatever names clients use.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -34,7 +34,7 @@ MOST = 100
 """Queues, and types, of one minute that are kept separately."""
 PIECES = 12
 """Into which a count is cut."""
-SUMMED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")
+COUNTED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")
 
 
 MOST_NAMES = 500
@@ -96,9 +96,9 @@ class Counted:
         for model, rollups in self._found.items():
             model.objects.filter(resolution=60, start__gte=start, start__lt=end).delete()
             model.objects.bulk_create(_busiest(rollups.values()), batch_size=1000)
-            _sum(model, floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR, 60, HOUR)
+            sum_up(model, start, end, summed=COUNTED)
             if start < midnight:
-                _sum(model, midnight - DAY, midnight, 3600, DAY)
+                sum_up(model, midnight - DAY, midnight, summed=COUNTED, of=HOUR, width=DAY)
 
 
 def count(start: datetime, end: datetime) -> Counted:
@@ -165,28 +165,47 @@ def _busiest(rollups: Iterable[Any]) -> list[Any]:
     return kept
 
 
-def _sum(model: Any, start: datetime, end: datetime, resolution: int, width: timedelta) -> None:
-    """Replace the roll-ups of some hours or days with the sums of shorter ones.
+def sum_up(
+    model: Any,
+    start: datetime,
+    end: datetime,
+    *,
+    summed: Collection[str] = (),
+    highest: Collection[str] = (),
+    of: timedelta = MINUTE,
+    width: timedelta = HOUR,
+) -> None:
+    """Replace the roll-ups of the hours, or days, that contain a range with shorter ones summed up.
 
     Args:
-        start: the beginning of the first one.
-        end: the end of the last one.
-        resolution: of the shorter ones, in seconds.
-        width: of what is replaced.
+        summed: columns of numbers or histograms.
+        highest: columns of which the highest value counts.
+        of: the width of the shorter ones.
+        width: that of those that are replaced.
     """
-    column = COLUMNS[model]
-    sums: dict[tuple[datetime, str], dict[str, Any]] = defaultdict(dict)
-    within = model.objects.filter(start__gte=start, start__lt=end)
-    for short in within.filter(resolution=resolution).iterator():
-        long = sums[floor(short.start, width), getattr(short, column)]
-        for name in SUMMED:
+    names = ["start", *([COLUMNS[model]] if model in COLUMNS else [])]
+    sums: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(dict)
+    within = model.objects.filter(
+        start__gte=floor(start, width), start__lt=floor(end - of, width) + width
+    )
+    for short in within.filter(resolution=round(of.total_seconds())).iterator():
+        long = sums[floor(short.start, width), *(getattr(short, name) for name in names[1:])]
+        for name in summed:
             long[name] = added(long.get(name), getattr(short, name))
-    seconds = round(width.total_seconds())
-    within.filter(resolution=seconds).delete()
+        for name in highest:
+            values = [v for v in (long.get(name), getattr(short, name)) if v is not None]
+            long[name] = max(values, default=None)
+    resolution = round(width.total_seconds())
+    if model in COLUMNS:
+        # A part that is no longer one of the busiest has none.
+        within.filter(resolution=resolution).delete()
     model.objects.bulk_create(
         (
-            model(resolution=seconds, start=start, **{column: name}, **values)
-            for (start, name), values in sums.items()
+            model(resolution=resolution, **dict(zip(names, key, strict=True)), **values)
+            for key, values in sums.items()
         ),
         batch_size=1000,
+        update_conflicts=True,
+        unique_fields=["resolution", *names],
+        update_fields=[*summed, *highest],
     )

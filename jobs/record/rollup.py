@@ -7,7 +7,6 @@ up. One process at a time: the mark's row is the lock.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,12 +20,13 @@ from ..store import clock
 from ..store.database import atomic, connection
 from . import parts
 from .dashboard import INDEXED, moment_of
-from .histogram import added
 
 # Part of what this module offers.
+from .parts import COUNTED as COUNTED
 from .parts import HOUR as HOUR
 from .parts import MINUTE as MINUTE
 from .parts import floor as floor
+from .parts import sum_up as sum_up
 
 LATE = 2 * MINUTE
 """How late a finish may commit and still be counted."""
@@ -38,7 +38,6 @@ HISTORY = timedelta(days=7)
 KEEP = {60: timedelta(days=8), 3600: timedelta(days=35)}
 """Seconds of a roll-up → how long it is kept. A day of minutes is compared with that a week before.
 """
-COUNTED = ["enqueued", "completed", "failed", "discarded", "waits", "runs"]
 SAMPLED = ["available", "active", "delayed", "oldest_wait"]
 
 
@@ -81,7 +80,7 @@ def step() -> bool:
             update_fields=COUNTED,
         )
         counted.replace()
-        sum_hours(Rollup, start, end, COUNTED, SAMPLED)
+        sum_up(Rollup, start, end, summed=COUNTED, highest=SAMPLED)
         unchanged.update(until=end)
     return end < now
 
@@ -91,28 +90,6 @@ def _beginning(now: datetime) -> datetime:
     completed = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
     oldest = completed.order_by("finished_at").values_list("finished_at", flat=True).first()
     return floor(max(oldest or now, now - HISTORY), HOUR)
-
-
-def sum_hours(
-    model: Any, start: datetime, end: datetime, summed: list[str], highest: list[str]
-) -> None:
-    """Replace the hours that contain these minutes with the sums of numbers and histograms."""
-    first, last = floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR
-    hours: dict[datetime, dict[str, Any]] = defaultdict(dict)
-    minutes = model.objects.filter(resolution=60, start__gte=first, start__lt=last)
-    for minute in minutes:
-        hour = hours[floor(minute.start, HOUR)]
-        for name in summed:
-            hour[name] = added(hour.get(name), getattr(minute, name))
-        for name in highest:
-            values = [v for v in (hour.get(name), getattr(minute, name)) if v is not None]
-            hour[name] = max(values, default=None)
-    model.objects.bulk_create(
-        [model(resolution=3600, start=hour, **values) for hour, values in hours.items()],
-        update_conflicts=True,
-        unique_fields=["resolution", "start"],
-        update_fields=[*summed, *highest],
-    )
 
 
 def sample() -> int:

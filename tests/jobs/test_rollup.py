@@ -329,6 +329,21 @@ def test_the_pace_of_a_new_server_is_that_of_its_short_life(is_new):
     assert elapsed >= timedelta(seconds=130)
 
 
+def test_a_queue_that_is_no_longer_one_of_the_busiest_is_in_no_hour_either(monkeypatch):
+    monkeypatch.setattr(parts, "MOST", 1)
+    minute = rollup.floor(ago(60), rollup.MINUTE)
+    settled(60, queue="quiet", finished_at=minute)
+    catch_up()
+    # These commit late.
+    for _ in range(2):
+        settled(60, queue="busy", finished_at=minute)
+
+    catch_up()
+
+    hours = QueueRollup.objects.filter(resolution=3600, completed__gt=0)
+    assert [(hour.queue, hour.completed) for hour in hours] == [("busy", 2)]
+
+
 def test_types_are_counted_like_queues():
     settled(200, type="a", queue="x", wait=2.0, run=4.0)
     settled(200, type="a", queue="y", wait=2.0, run=4.0)

@@ -34,6 +34,6 @@ def sample() -> int:
         unique_fields=["resolution", "start"],
         update_fields=names,
     )
-    rollup.sum_hours(FleetSample, minute, minute + rollup.MINUTE, [], names)
+    rollup.sum_up(FleetSample, minute, minute + rollup.MINUTE, highest=names)
     rollup.prune(FleetSample)
     return 0
