@@ -137,6 +137,21 @@ def test_the_decisive_columns_are_in_the_window_and_ids_in_one_line(log_in, url,
         assert box.get_attribute("title")
 
 
+@pytest.mark.parametrize("width", [390, 800, 1200])
+def test_buttons_cover_no_part_of_a_long_title(log_in, width):
+    job = JobFactory(type="billing.invoices.render_quarterly_statement")
+
+    page = log_in(viewport={"width": width, "height": 900})
+    page.goto(f"/admin/ojs_jobs/job/{job.pk}/change/")
+
+    title = page.locator("#content > h2").bounding_box()
+    buttons = page.locator(".object-tools").locator("a, button").all()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert len(buttons) >= 3
+    for button in buttons:
+        assert button.bounding_box()["y"] >= title["y"] + title["height"]
+
+
 def test_an_id_is_copied_whole(log_in):
     job = JobFactory()
 
