@@ -20,6 +20,7 @@ from jobs.engine import (
 from jobs.errors import InvalidRequest
 from jobs.http.workflow_document import Tree
 from jobs.models import BulkOperation, Dependency, Event, Job, PendingRelease, Workflow
+from jobs.record import counts
 from jobs.spec.workflow_plans import plan_of
 from jobs.store import pace
 from tests.database import connection
@@ -252,6 +253,21 @@ def test_a_step_of_a_large_graph_reads_neither_its_steps_nor_its_finished_jobs(m
         ("s0", 3),
         ("s1", 2),
     ]
+
+
+def test_a_step_of_a_large_graph_does_not_count_all_that_are_left_until_few_are(monkeypatch):
+    monkeypatch.setattr(workflow_progress, "SMALL", 2)
+    monkeypatch.setattr(counts, "PATIENCE", 10**9)  # what was counted once is not too old
+    fan_out(6)
+
+    with CaptureQueriesContext(connection) as captured:
+        for _ in range(6):
+            complete(*fetch())
+
+    told = Event.objects.filter(type="workflow.step_completed").order_by("pk")
+    assert [each.data["steps_remaining"] for each in told] == [5, 5, 5, 2, 1, 0]
+    counted = [query["sql"] for query in captured if "COUNT(*)" in query["sql"]]
+    assert len([sql for sql in counted if "LIMIT" not in sql]) == 1
 
 
 def test_a_large_workflow_is_retried_by_a_bulk_operation(three_at_a_time):
