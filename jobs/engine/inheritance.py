@@ -6,8 +6,9 @@ be read (§7.5).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import TextField
@@ -25,24 +26,34 @@ ERRORS = 100
 
 def results_of_jobs(ids: Sequence[UUID], *, copies: int = 1) -> list[Any]:
     """Return the jobs' results, in the order given; for a failed job, its error."""
-    found = outcomes(Job.objects.filter(pk__in=ids), copies)
+    found = _outcomes(_sized(Job.objects.filter(pk__in=ids)), copies)
     return [found.get(job_id) for job_id in ids]
 
 
 def results_of_workflow(workflow: Workflow, *, copies: int = 1) -> list[Any]:
     """Return the nodes' results, in order; a nested workflow contributes an array."""
-    inside = subtree(workflow)
-    jobs = Job.objects.filter(workflow__in=[item.pk for item in inside])
-    jobs = jobs.filter(workflow_index__isnull=False)
-    known = outcomes(jobs, copies)
-    left: dict[Any, dict[Any, Any]] = {item.pk: {} for item in inside}
-    for job_id, parent, index in jobs.values_list("pk", "workflow_id", "workflow_index"):
-        left[parent][index] = known.get(job_id)
+    return results_of_workflows([workflow], copies=copies)[workflow.pk]
+
+
+def results_of_workflows(
+    workflows: Sequence[Workflow], *, copies: int = 1
+) -> dict[UUID, list[Any]]:
+    """Return what `results_of_workflow` returns for each, by id.
+
+    Args:
+        copies: of the results of each.
+    """
+    inside = {item.pk: (item, top) for top, items in subtrees(workflows).items() for item in items}
+    jobs = _sized(Job.objects.filter(workflow__in=inside, workflow_index__isnull=False))
+    known = _outcomes(jobs, copies, {pk: top for pk, (_, top) in inside.items()})
+    left: dict[Any, dict[Any, Any]] = {pk: {} for pk in inside}
+    for job in jobs:
+        left[job.workflow_id][job.place] = known.get(job.pk)
     # Deepest first: each workflow is complete before it is put into its parent.
-    for item in sorted(inside, key=lambda item: -item.depth):
-        if item.pk != workflow.pk:
+    for item, top in sorted(inside.values(), key=lambda each: -each[0].depth):
+        if item.pk != top:
             left[item.parent_id][item.index] = _in_order(left[item.pk], item.size)
-    return _in_order(left[workflow.pk], workflow.size)
+    return {item.pk: _in_order(left[item.pk], item.size) for item in workflows}
 
 
 def _in_order(left: dict[int, Any], size: int) -> list[Any]:
@@ -56,8 +67,19 @@ def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
     Args:
         whole: with all columns, not only those that locate each workflow.
     """
-    if not Workflow.objects.filter(parent=workflow.pk).exists():
-        return [workflow]
+    return subtrees([workflow], whole=whole)[workflow.pk]
+
+
+def subtrees(workflows: Sequence[Workflow], *, whole: bool = False) -> dict[UUID, list[Workflow]]:
+    """Like `subtree`, for each of several workflows of which none is inside another, by id."""
+    nested = Workflow.objects.filter(parent__in=[item.pk for item in workflows])
+    parents = set(nested.order_by().values_list("parent_id", flat=True).distinct())
+    return {
+        item.pk: _inside(item, whole=whole) if item.pk in parents else [item] for item in workflows
+    }
+
+
+def _inside(workflow: Workflow, *, whole: bool) -> list[Workflow]:
     deeper = Workflow.objects.filter(root_id=workflow.root_id, depth__gt=workflow.depth)
     inside = {workflow.pk: workflow}
     if not whole:
@@ -68,24 +90,53 @@ def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
     return list(inside.values())
 
 
-def outcomes(jobs: Any, copies: int = 1) -> dict[UUID, Any]:
+def outcomes(jobs: Any) -> dict[UUID, Any]:
     """Return the result of each job of the queryset; for large ones, where to read them."""
-    room = min(MOST, max(LEAST, TOGETHER // max(copies, 1)))
+    return _outcomes(_sized(jobs))
+
+
+class _Sized(NamedTuple):
+    """A job, and the characters of JSON of its result."""
+
+    pk: UUID
+    workflow_id: UUID | None
+    place: int | None
+    state: str
+    characters: int | None
+
+
+def _sized(jobs: Any) -> list[_Sized]:
+    sizes = jobs.annotate(characters=Length(Cast("result", TextField())))
+    columns = ("pk", "workflow_id", "workflow_index", "state", "characters")
+    return [_Sized(*row) for row in sizes.order_by("pk").values_list(*columns)]
+
+
+def _outcomes(
+    jobs: Iterable[_Sized], copies: int = 1, heirs: Mapping[UUID, UUID] | None = None
+) -> dict[UUID, Any]:
+    """
+    Args:
+        heirs: by workflow, who inherits what its jobs have as results; by default one inherits all.
+            What each inherits is limited.
+    """
+    room: dict[UUID | None, int] = defaultdict(
+        lambda: min(MOST, max(LEAST, TOGETHER // max(copies, 1)))
+    )
     whole: list[UUID] = []
     left: dict[UUID, Any] = {}
     failed: list[UUID] = []
-    sizes = jobs.annotate(characters=Length(Cast("result", TextField())))
-    for job_id, state, size in sizes.order_by("pk").values_list("pk", "state", "characters"):
-        if state != State.COMPLETED:
-            failed.append(job_id)
-            left[job_id] = {"state": state}
-        elif (size or 0) <= room:
-            room -= size or 0
-            whole.append(job_id)
+    for job in jobs:
+        heir = heirs[job.workflow_id] if heirs and job.workflow_id else None
+        if job.state != State.COMPLETED:
+            failed.append(job.pk)
+            left[job.pk] = {"state": job.state}
+        elif (job.characters or 0) <= room[heir]:
+            room[heir] -= job.characters or 0
+            whole.append(job.pk)
         else:
-            left[job_id] = {
-                "result_ref": f"/ojs/v1/jobs/{job_id}/result",
-                "result_size_bytes": size,
+            left[job.pk] = {
+                "result_ref": f"/ojs/v1/jobs/{job.pk}/result",
+                "result_size_bytes": job.characters,
                 "result_content_type": "application/json",
             }
     left |= dict(Job.objects.filter(pk__in=whole).values_list("pk", "result"))
@@ -95,7 +146,9 @@ def outcomes(jobs: Any, copies: int = 1) -> dict[UUID, Any]:
 
 
 def errors_of(ids: Collection[UUID]) -> Iterable[dict[str, Any]]:
-    """Yield the last error of each failed job (OJS workflows §9.6)."""
+    """Return the last error of each failed job (OJS workflows §9.6)."""
+    if not ids:
+        return ()
     last: dict[UUID, dict[str, Any]] = {}
     rows = JobError.objects.filter(job__in=ids).order_by("pk")
     for job_id, code, kind, message, attempt in rows.values_list(

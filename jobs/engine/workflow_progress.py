@@ -12,10 +12,20 @@ import contextlib
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Case, Count, F, JSONField, Q, QuerySet, When
+from django.db.models import (
+    Case,
+    Count,
+    F,
+    JSONField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    When,
+)
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -31,13 +41,22 @@ from ..spec.workflow_plans import Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
 from .bounds import accepted
-from .inheritance import ERRORS, errors_of, results_of_workflow
+from .inheritance import (
+    ERRORS,
+    MOST,
+    TOGETHER,
+    errors_of,
+    results_of_workflow,
+    results_of_workflows,
+)
 from .insertion import insert_jobs
 from .workflow_start import WorkflowBuilder
 
 
 def mark_started(workflow_ids: Collection[UUID]) -> None:
     """Record that the first job of these workflows began to execute (OJS events §3.5)."""
+    if not workflow_ids:
+        return
     fresh = list(
         Workflow.objects.filter(
             pk__in=[pk for pk in workflow_ids if pk is not None], started_at__isnull=True
@@ -64,9 +83,8 @@ def tell(jobs: Sequence[Job]) -> None:
         return
     of = {job.workflow_id for job in members}
     about = Workflow.objects.only(*COLUMNS).annotate(known_steps=STEPS_OF_SMALL).in_bulk(of)
-    mark_started(
-        {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
-    )
+    begun = {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
+    mark_started([pk for pk in begun if about[pk].started_at is None])
     left = _left([item for item in about.values() if item.type == WorkflowType.DAG])
     record(
         _member_event(job, about[job.workflow_id], left)
@@ -99,7 +117,7 @@ def _is_cancelled_with(job: Job, workflow: Workflow) -> bool:
     return job.state == State.CANCELLED and workflow.state == WorkflowState.CANCELLED
 
 
-COLUMNS = ("type", "name", "state", "size", "fired", "created_at")
+COLUMNS = ("type", "name", "state", "size", "fired", "created_at", "started_at")
 SMALL = 1_000
 """Nodes of a workflow whose steps are read with it, and counted. What is known of larger ones is
 remembered: else each of a hundred thousand steps would read all of them."""
@@ -169,11 +187,25 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
         rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
         # Read when a next step begins, but not with each job of a large graph.
         rows = rows.defer("steps", "parent_results")
-        for workflow in rows.order_by("pk").select_for_update():
+        locked = list(rows.order_by("pk").select_for_update())
+        reached = _reached([item for item in locked if item.is_sequence])
+        over: list[Workflow] = []
+        due: list[tuple[Workflow, int]] = []
+        for workflow in locked:
             if workflow.is_terminal:
                 _go_on_undoing(workflow, ended)
-            elif _advance(workflow, ended) and workflow.parent_id is not None:
-                levels.setdefault(depth - 1, set()).add(workflow.parent_id)
+            elif workflow.is_sequence and workflow.state != WorkflowState.COMPENSATING:
+                index, is_over = _advance_sequence(workflow, ended, reached.get(workflow.pk))
+                if is_over:
+                    over.append(workflow)
+                elif index is not None:
+                    due.append((workflow, index))
+            elif _advance(workflow, ended):
+                over.append(workflow)
+        over += _begin_steps(due, ended)
+        parents = {item.parent_id for item in over if item.parent_id is not None}
+        if parents:
+            levels.setdefault(depth - 1, set()).update(parents)
     return ended
 
 
@@ -181,8 +213,6 @@ def _advance(workflow: Workflow, ended: list[UUID]) -> bool:
     """Advance a locked workflow as far as its nodes allow; return whether it ended."""
     if workflow.state == WorkflowState.COMPENSATING:
         return _advance_compensation(workflow, ended)
-    if workflow.is_sequence:
-        return _advance_sequence(workflow, ended)
     jobs, inside = _nodes(workflow)
     if jobs.filter(finished_at__isnull=True).exists():
         return False
@@ -209,31 +239,79 @@ def _anything_failed(workflow: Workflow) -> bool:
     )
 
 
-def _advance_sequence(workflow: Workflow, ended: list[UUID]) -> bool:
-    jobs, inside = _nodes(workflow)
-    reached: list[tuple[int, str, bool]] = [
-        (index or 0, state, finished_at is not None)
-        for rows in (jobs.order_by("-workflow_index"), inside.order_by("-index"))
-        for index, state, finished_at in rows.values_list(
-            "workflow_index" if rows.model is Job else "index", "state", "finished_at"
-        )[:1]
-    ]
-    if not reached:
-        return _finish(workflow, failed=True)  # its job was deleted
-    index, state, settled = max(reached)
-    if not settled:
-        return False
-    if state != State.COMPLETED:
-        return _break(workflow, ended, index)
-    if index + 1 >= workflow.size:
-        return _finish(workflow, failed=False)
-    try:
-        with atomic(), accepted():
-            ended += _begin_step(workflow, index + 1)
-    except OJSError as refusal:
-        problem = {"code": refusal.code, "message": refusal.message}
-        return _break(workflow, ended, index + 1, [problem])
-    return False
+class _Reached(NamedTuple):
+    """The last step of a sequence that has begun."""
+
+    place: int
+    """Its index."""
+    state: str
+    has_settled: bool
+
+
+def _reached(sequences: Sequence[Workflow]) -> dict[UUID, _Reached]:
+    """Return how far each of these has come; one without any job or workflow inside is missing."""
+    if not sequences:
+        return {}
+    last_job = Job.objects.filter(workflow=OuterRef("pk")).order_by("-workflow_index")
+    last_inside = Workflow.objects.filter(parent=OuterRef("pk")).order_by("-index")
+    rows = Workflow.objects.filter(pk__in=[item.pk for item in sequences]).order_by()
+    last = list(
+        rows.values_list(
+            "pk", Subquery(last_job.values("pk")[:1]), Subquery(last_inside.values("pk")[:1])
+        )
+    )
+    nodes: dict[UUID, _Reached] = {}
+    for model, index, ids in (
+        (Job, "workflow_index", [job for _, job, _ in last if job]),
+        (Workflow, "index", [inside for _, _, inside in last if inside]),
+    ):
+        found = model.objects.filter(pk__in=ids).values_list("pk", index, "state", "finished_at")
+        for pk, place, state, finished_at in found if ids else ():
+            nodes[pk] = _Reached(place or 0, state, finished_at is not None)
+    return {
+        pk: max(nodes[node] for node in (job, inside) if node)
+        for pk, job, inside in last
+        if job or inside
+    }
+
+
+def _advance_sequence(
+    workflow: Workflow, ended: list[UUID], reached: _Reached | None
+) -> tuple[int | None, bool]:
+    """Return the index of the step that is to begin now, if any, and whether it ended."""
+    if reached is None:
+        return None, _finish(workflow, failed=True)  # its job was deleted
+    if not reached.has_settled:
+        return None, False
+    if reached.state != State.COMPLETED:
+        return None, _break(workflow, ended, reached.place)
+    if reached.place + 1 >= workflow.size:
+        return None, _finish(workflow, failed=False)
+    return reached.place + 1, False
+
+
+AT_ONCE = TOGETHER // MOST
+"""Sequences whose next steps begin together, so that what these inherit fits into the memory."""
+
+
+def _begin_steps(due: Sequence[tuple[Workflow, int]], ended: list[UUID]) -> list[Workflow]:
+    """Begin these steps of sequences; return those that ended because theirs was refused."""
+    over = []
+    for start in range(0, len(due), AT_ONCE):
+        part = due[start : start + AT_ONCE]
+        try:
+            with atomic(), accepted():
+                ended += _begin(part)
+        except OJSError as refusal:
+            if len(part) > 1:
+                # One by one, to find out whose it was.
+                over += [item for each in part for item in _begin_steps([each], ended)]
+                continue
+            ((workflow, index),) = part
+            problem = {"code": refusal.code, "message": refusal.message}
+            if _break(workflow, ended, index, [problem]):
+                over.append(workflow)
+    return over
 
 
 def _break(workflow: Workflow, ended: list[UUID], index: int, errors: Sequence[Any] = ()) -> bool:
@@ -348,14 +426,23 @@ def _go_on_undoing(workflow: Workflow, ended: list[UUID]) -> None:
     Workflow.objects.filter(pk=workflow.pk, state=WorkflowState.FAILED).update(problem=problem)
 
 
-def _begin_step(workflow: Workflow, index: int) -> list[UUID]:
+def _begin(due: Sequence[tuple[Workflow, int]]) -> list[UUID]:
+    """Store these steps of sequences, all or none; return the jobs that ended to make room."""
     now = clock.now()
-    node = node_of(workflow.steps[index], now)
-    copies = len(node.nodes) if isinstance(node, Plan) else 1
+    workflows = [workflow for workflow, _ in due]
+    steps = Workflow.objects.only("steps").in_bulk([item.pk for item in workflows])
+    nodes = [node_of(steps[workflow.pk].steps[index], now) for workflow, index in due]
+    heirs: dict[int, list[Workflow]] = {}
+    for workflow, node in zip(workflows, nodes, strict=True):
+        heirs.setdefault(len(node.nodes) if isinstance(node, Plan) else 1, []).append(workflow)
+    results: dict[UUID, list[Any]] = {}
+    for copies, alike in heirs.items():
+        results |= results_of_workflows(alike, copies=copies)
     builder = WorkflowBuilder(now)
-    results = results_of_workflow(workflow, copies=copies)
     with tracing.internal("ojs.workflow.advance"):
-        builder.add(workflow, index, node, results, _trace_of(workflow, index - 1))
+        for (workflow, index), node in zip(due, nodes, strict=True):
+            previous = _trace_of(workflow, index - 1)
+            builder.add(workflow, index, node, results[workflow.pk], previous)
         return builder.store()
 
 
