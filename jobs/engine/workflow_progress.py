@@ -268,11 +268,8 @@ def _reached(sequences: Sequence[Workflow]) -> dict[UUID, _Reached]:
         found = model.objects.filter(pk__in=ids).values_list("pk", index, "state", "finished_at")
         for pk, place, state, finished_at in found if ids else ():
             nodes[pk] = _Reached(place or 0, state, finished_at is not None)
-    return {
-        pk: max(nodes[node] for node in (job, inside) if node)
-        for pk, job, inside in last
-        if job or inside
-    }
+    last_of = {pk: [nodes[node] for node in of if node in nodes] for pk, *of in last}
+    return {pk: max(steps) for pk, steps in last_of.items() if steps}
 
 
 def _advance_sequence(
