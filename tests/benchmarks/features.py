@@ -1,7 +1,8 @@
 """Cost of single features: `python -m tests.benchmarks.features [PART …]`.
 
 On a PostgreSQL of its own. `due`: jobs that become due in a short time: all executed, and how late?
-`group`: a workflow of many members. `unique`, `rate`: beside plain jobs. `events`: the record of
+`group`: a workflow of many members. `chains`: steps of many chains, one or several settled at a
+time. `unique`, `rate`: beside plain jobs. `events`: the record of
 events on and off, and what counting it for metrics takes. Client, server and database share the
 machine: trust the ratios.
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 from tests import postgres, processes
 
-PARTS = ("due", "group", "unique", "rate", "events")
+PARTS = ("due", "group", "chains", "unique", "rate", "events")
 BATCH = 100
 EACH = 25
 numbers = count()
@@ -186,6 +187,37 @@ def group(options: argparse.Namespace) -> None:
     )
 
 
+def chains(options: argparse.Namespace) -> None:
+    from django.utils import timezone
+
+    from jobs import engine
+    from jobs.spec.workflow_plans import plan_of
+
+    count, length = 50, 10
+
+    def rate(size: int) -> float:
+        done, began = 0, time.perf_counter()
+        while settled := settle(size):
+            done += settled
+        assert done == count * length, done
+        return done / (time.perf_counter() - began)
+
+    for size in (1, 10, 50):
+        rates: dict[str, list[float]] = {"plain": [], "chains": []}
+        for _ in range(options.rounds):
+            enqueue(size=count * length)
+            rates["plain"].append(rate(size))
+            for _chain in range(count):
+                steps = [document() for _ in range(length)]
+                engine.create_workflow(plan_of({"type": "chain", "steps": steps}, timezone.now()))
+            rates["chains"].append(rate(size))
+        plain, chained = (statistics.median(found) for found in rates.values())
+        print(
+            f"chains         {count} chains of {length} steps, fetch + ack {size:<3}"
+            f" {chained:>9,.0f}/s   {chained / plain:>5.0%} of plain jobs"
+        )
+
+
 def unique(options: argparse.Namespace) -> None:
     compare(
         options,
@@ -273,6 +305,7 @@ def main() -> None:
     wanted: dict[str, Step] = {
         "due": lambda: due(options, environment),
         "group": lambda: group(options),
+        "chains": lambda: chains(options),
         "unique": lambda: unique(options),
         "rate": lambda: rate(options),
         "events": lambda: events(options),
