@@ -55,6 +55,14 @@ def test_what_workers_and_clients_say_is_escaped():
         assert "<script>" not in shown
 
 
+@pytest.mark.parametrize("key", ["plain", "a/b_c", "ä é 漢字", "50%25?x#y;z=1&'\"", "~!*()|^{}`"])
+def test_the_addresses_of_many_pages_are_those_of_each(key):
+    addresses = display.admin_urls("admin", "ojs_jobs_queue", "change")
+
+    assert addresses(key) == display.admin_url("admin", "ojs_jobs_queue", "change", key) != ""
+    assert display.admin_urls("admin", "ojs_jobs_nonsense", "change")(key) == ""
+
+
 def test_where_a_model_is_not_registered_a_name_stands_without_a_link():
     assert display.admin_url("admin", "ojs_jobs_nonsense", "change", "x") == ""
     assert display.link("", "plain") == "plain"

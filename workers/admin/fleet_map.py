@@ -10,6 +10,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
@@ -132,7 +133,7 @@ def _most_by_hand(count: int) -> int | None:
 def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
     """Each worker once: under its host, or under all of its labels together."""
     rooms = [places(worker.concurrency) for worker in workers]
-    area = min(ROOM / max(sum(rooms), 1), LARGEST**2 / max([*rooms, 1]))
+    pen = _Pen(min(ROOM / max(sum(rooms), 1), LARGEST**2 / max([*rooms, 1])), site_name)
     parts: dict[str, list[Any]] = defaultdict(list)
     for worker in workers:
         name = ", ".join(sorted(worker.labels)) if by == "label" else worker.hostname
@@ -140,7 +141,7 @@ def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
     return [
         Group(
             name or display.NOTHING,
-            [_cell(worker, area, site_name) for worker in part],
+            [pen.cell(worker) for worker in part],
             sum(worker.in_hand for worker in part),
             sum(places(worker.concurrency) for worker in part),
         )
@@ -148,22 +149,40 @@ def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
     ]
 
 
-def _cell(worker: Any, area: float, site_name: str) -> Cell:
-    """Draw a worker; `area` is that of one place, in square pixels."""
-    room = places(worker.concurrency)
-    side = max(round(math.sqrt(area * room)), SMALLEST)
-    filled = round(side * min(worker.in_hand / max(room, 1), 1))
-    words = gettext("%(worker)s: %(state)s, %(busy)d of %(room)d jobs") % {
-        "worker": worker.pk,
-        "state": Condition(worker.condition).label,
-        "busy": worker.in_hand,
-        "room": room,
-    }
-    picture = format_html(
+class _Pen:
+    """Draws thousands of cells: what they have in common is looked up once.
+
+    Args:
+        area: of one place, in square pixels.
+    """
+
+    def __init__(self, area: float, site_name: str) -> None:
+        self._area = area
+        self._words = gettext("%(worker)s: %(state)s, %(busy)d of %(room)d jobs")
+        self._states = {state.value: str(state.label) for state in Condition}
+        self._url = display.admin_urls(site_name, "ojs_workers_worker", "change")
+
+    def cell(self, worker: Any) -> Cell:
+        room = places(worker.concurrency)
+        side = max(round(math.sqrt(self._area * room)), SMALLEST)
+        filled = round(side * min(worker.in_hand / max(room, 1), 1))
+        words = self._words % {
+            "worker": worker.pk,
+            "state": self._states[worker.condition],
+            "busy": worker.in_hand,
+            "room": room,
+        }
+        picture = _picture(worker.condition, side, filled)
+        return Cell(worker.pk, words, picture, self._url(worker.pk))
+
+
+@lru_cache(maxsize=10_000)
+def _picture(condition: str, side: int, filled: int) -> SafeString:
+    return format_html(
         '<svg class="ojs-cell ojs-cell-{}" width="{}" height="{}" aria-hidden="true">'
         '<rect class="ojs-cell-room" width="{}" height="{}"/>'
         '<rect class="ojs-cell-load" y="{}" width="{}" height="{}"/></svg>',
-        worker.condition,
+        condition,
         side,
         side,
         side,
@@ -172,5 +191,3 @@ def _cell(worker: Any, area: float, site_name: str) -> Cell:
         side,
         filled,
     )
-    url = display.admin_url(site_name, "ojs_workers_worker", "change", worker.pk)
-    return Cell(worker.pk, words, picture, url)
