@@ -31,7 +31,7 @@ SAMPLE = 2000
 """Most recent completions that waiting times are computed from."""
 UNINDEXED = sorted(TERMINAL | {State.PENDING})
 SLOW = 0.1
-"""Seconds; the result of a slower count is cached, unless its caller says otherwise."""
+"""Seconds; the result of a slower count is cached."""
 PATIENCE = 20
 """For how many times as long as the count took: counting takes a twentieth of the time at most."""
 REMEMBERED = 64
@@ -81,11 +81,11 @@ def _grouped(jobs: Any, *columns: str) -> dict[Any, int]:
     return dict(jobs.order_by().values_list(*columns).annotate(jobs=Count("pk")))
 
 
-def remembered(key: Any, count: Any, *, slow: float = SLOW) -> Any:
+def remembered(key: Any, count: Any, *, slow: float | None = None) -> Any:
     """Return the cached result of `count()`, if it was slow and recent; else call it.
 
     Args:
-        slow: in seconds; the result is cached if it took longer.
+        slow: in seconds: the result is cached if it took longer, by default longer than `SLOW`.
     """
     with _lock:
         until, value = _memory.get(key, (0.0, None))
@@ -94,7 +94,7 @@ def remembered(key: Any, count: Any, *, slow: float = SLOW) -> Any:
     started = time.monotonic()
     value = count()
     took = time.monotonic() - started
-    if took > slow:
+    if took > (SLOW if slow is None else slow):
         with _lock:
             if len(_memory) >= REMEMBERED:
                 _memory.clear()
