@@ -65,9 +65,8 @@ def test_so_are_active_jobs_where_there_are_too_many_to_count(monkeypatch):
     assert dashboard.depths(["mail"])["mail"].shown(State.ACTIVE) == "2"
 
     rollup.sample()
-    monkeypatch.setattr(dashboard, "MOST_ACTIVE_COUNTED", 4)
-    JobFactory(queue="mail", active=True)
-
+    monkeypatch.setattr(dashboard, "MOST_ACTIVE_COUNTED", 3)
+    # Of all five, four are counted: which ones is up to the database.
     assert dashboard.depths(["mail"])["mail"].shown(State.ACTIVE) == "≈ 2"
 
 
