@@ -195,7 +195,7 @@ def chains(options: argparse.Namespace) -> None:
 
     count, length = 50, 10
 
-    def rate(size: int) -> float:
+    def drain(size: int) -> float:
         done, began = 0, time.perf_counter()
         while settled := settle(size):
             done += settled
@@ -206,11 +206,11 @@ def chains(options: argparse.Namespace) -> None:
         rates: dict[str, list[float]] = {"plain": [], "chains": []}
         for _ in range(options.rounds):
             enqueue(size=count * length)
-            rates["plain"].append(rate(size))
+            rates["plain"].append(drain(size))
             for _chain in range(count):
                 steps = [document() for _ in range(length)]
                 engine.create_workflow(plan_of({"type": "chain", "steps": steps}, timezone.now()))
-            rates["chains"].append(rate(size))
+            rates["chains"].append(drain(size))
         plain, chained = (statistics.median(found) for found in rates.values())
         print(
             f"chains         {count} chains of {length} steps, fetch + ack {size:<3}"
