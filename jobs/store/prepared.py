@@ -8,13 +8,13 @@ statement goes straight to libpq; types, adaptation and errors are psycopg's and
 
 from __future__ import annotations
 
+import hashlib
 import re
 import selectors
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import count
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -28,6 +28,7 @@ PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")
 DONE = frozenset((ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK))
 Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)
 UNKNOWN_STATEMENT = b"26000"
+DUPLICATE_STATEMENT = b"42P05"
 TIMESTAMPTZ = postgres.types["timestamptz"].oid
 
 PLAIN = (None, None, None)
@@ -46,8 +47,6 @@ PLAN_ONCE = b"SET plan_cache_mode = force_generic_plan"
 """By default, PostgreSQL may switch after an ANALYZE of a large table to planning the claim anew
 each time, which takes longer than the claim itself. Django's cursors are not affected: they put the
 values into the statement."""
-
-_numbers = count()
 
 
 def possible(database: Any) -> bool:
@@ -203,10 +202,14 @@ def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tupl
     if _must_begin(connection):
         _check(libpq.exec_(b"BEGIN"), connection)
     results = _run(connection, bound)
-    # The prepared statement was discarded. In a transaction, the error has already aborted it.
-    if connection.autocommit and any(_forgotten(result) for result in results):
-        _names[connection].clear()
+    for _ in bound:
+        if not any(_is(UNKNOWN_STATEMENT, result) for result in results):
+            break
+        discarded = bound[len(results) - 1]
+        del _names[connection][discarded.query, discarded.types]
         _planned_once.discard(connection)
+        if not connection.autocommit:
+            break  # The error has already aborted the transaction.
         results = _run(connection, bound)
     for result in results:
         _check(result, connection)
@@ -272,15 +275,32 @@ def _prepared(connection: Any, one: _Bound) -> bytes:
     known = _names.setdefault(connection, {})
     name = known.get((one.query, one.types))
     if name is None:
-        name = b"ojs_%d" % next(_numbers)
-        _check(connection.pgconn.prepare(name, one.query, one.types), connection)
+        name = _name(one)
+        result = connection.pgconn.prepare(name, one.query, one.types)
+        # One with this name is the same: this process was interrupted when it had prepared it, or
+        # another one shares the session.
+        is_known = _is(DUPLICATE_STATEMENT, result)
+        if not is_known:
+            _check(result, connection)
         known[one.query, one.types] = name
+        if is_known and connection.pgconn.transaction_status == TransactionStatus.INERROR:
+            _check(result, connection)
     return name
 
 
-def _forgotten(result: Any) -> bool:
+def _name(one: _Bound) -> bytes:
+    """Return a name that no other statement has, in any process.
+
+    Processes that share a session by mistake, behind a pooler in transaction mode, never run each
+    other's statements.
+    """
+    digest = hashlib.sha256(b"%r %r" % (one.query, one.types)).hexdigest()
+    return f"ojs_{digest[:32]}".encode()
+
+
+def _is(sqlstate: bytes, result: Any) -> bool:
     return result.status == ExecStatus.FATAL_ERROR and bool(
-        result.error_field(DiagnosticField.SQLSTATE) == UNKNOWN_STATEMENT
+        result.error_field(DiagnosticField.SQLSTATE) == sqlstate
     )
 
 

@@ -24,6 +24,10 @@ COLLISION = gettext_noop("The request collided with another one in the database.
 NOT_MIGRATED = gettext_noop(
     "The database lacks tables or columns of this version: run 'manage.py migrate'."
 )
+POOLED = gettext_noop(
+    "The database does not keep prepared statements. Behind a pooler in transaction mode, set "
+    "'DISABLE_SERVER_SIDE_CURSORS'."
+)
 UNUSABLE = gettext_noop("The database cannot be used at present.")
 REFUSED = "The database refused the request."
 
@@ -33,10 +37,12 @@ SQLSTATES = {
     "25006": RESTARTING,  # read-only: a primary that was demoted, or a standby
     "25P03": UNREACHABLE,  # idle_in_transaction_session_timeout ended the connection
     "25P04": TOO_SLOW,  # transaction_timeout
+    "26000": POOLED,  # unknown prepared statement
     "40": COLLISION,  # serialization failures and deadlocks
     "42703": NOT_MIGRATED,  # undefined column
     "42883": NOT_MIGRATED,  # undefined function
     "42P01": NOT_MIGRATED,  # undefined table
+    "42P05": POOLED,  # duplicate prepared statement
     "53": EXHAUSTED,
     "53300": NO_CONNECTION,  # too many connections
     "55P03": TOO_SLOW,  # lock_timeout

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import (
+    DatabaseError,
     DataError,
     IntegrityError,
     OperationalError,
@@ -179,6 +180,51 @@ def test_a_discarded_statement_is_prepared_again():
         cursor.execute("DEALLOCATE ALL")
 
     assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+def names() -> dict[str, str]:
+    """Name → statement, of all that are prepared on the connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name, statement FROM pg_prepared_statements WHERE name LIKE 'ojs%'")
+        return dict(cursor.fetchall())
+
+
+def test_the_name_of_a_statement_is_that_of_no_other_on_any_connection():
+    """Processes that share a session by mistake must not run each other's statements."""
+    run("SELECT %s::int", [1])
+    run("SELECT %s::text", ["a"])
+    first = names()
+    connection.close()
+
+    run("SELECT %s::text", ["a"])
+    run("SELECT %s::int", [1])
+
+    assert names() == first
+    assert len(first) == 2
+
+
+def test_a_statement_that_is_prepared_already_is_used():
+    """A thread that was interrupted after preparing it does not know that it did."""
+    run("SELECT %s::int", [1])
+    prepared_statements._names[connection.connection].clear()
+
+    assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+@pytest.mark.parametrize("forget", ["DEALLOCATE ALL", None])
+def test_in_a_transaction_only_the_first_suffers(forget):
+    run("SELECT %s::int", [1])
+    with connection.cursor() as cursor:
+        if forget:
+            cursor.execute(forget)
+        else:
+            prepared_statements._names[connection.connection].clear()
+
+    with pytest.raises(DatabaseError), atomic():
+        run("SELECT %s::int", [2])
+
+    with atomic():
+        assert run("SELECT %s::int", [3]) == [(3,)]
 
 
 def planning() -> str:
@@ -354,6 +400,16 @@ def test_several_discarded_statements_are_prepared_again():
         cursor.execute("DEALLOCATE ALL")
 
     assert run_together(*both) == [[("one",)], [(1,)]]
+
+
+def test_of_several_statements_only_the_discarded_one_is_prepared_again():
+    both = ("SELECT %s::int", [1]), ("SELECT %s::text", ["a"])
+    run_together(*both)
+    (last,) = (name for name, statement in names().items() if "text" in statement)
+    with connection.cursor() as cursor:
+        cursor.execute(f"DEALLOCATE {last}")
+
+    assert run_together(*both) == [[(1,)], [("a",)]]
 
 
 def test_several_on_a_connection_that_is_gone_are_an_error_of_django():

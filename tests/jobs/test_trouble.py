@@ -30,10 +30,12 @@ def as_django(problem: Exception) -> Exception:
         ("08P01", trouble.UNREACHABLE),
         ("25006", trouble.RESTARTING),
         ("25P03", trouble.UNREACHABLE),
+        ("26000", trouble.POOLED),
         ("40001", trouble.COLLISION),
         ("40P01", trouble.COLLISION),
         ("42703", trouble.NOT_MIGRATED),
         ("42P01", trouble.NOT_MIGRATED),
+        ("42P05", trouble.POOLED),
         ("53100", trouble.EXHAUSTED),
         ("53200", trouble.EXHAUSTED),
         ("53300", trouble.NO_CONNECTION),
@@ -219,3 +221,17 @@ def test_a_site_that_is_not_migrated_says_so(api, db):
 
     assert reply.status_code == 503
     assert reply.json()["error"]["message"] == trouble.NOT_MIGRATED
+
+
+@pytest.mark.postgres
+def test_lost_prepared_statements_point_to_the_pooler(api, transactional_db):
+    assert api.push().status_code == 201
+    try:
+        with rolled_back(), connection.cursor() as cursor:
+            cursor.execute("DEALLOCATE ALL")
+            reply = api.push()
+    finally:
+        connection.close()
+
+    assert reply.status_code == 503
+    assert reply.json()["error"]["message"] == trouble.POOLED
