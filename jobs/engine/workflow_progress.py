@@ -26,6 +26,7 @@ from django.db.models import (
     Subquery,
     When,
 )
+from django.db.models.fields.json import KeyTransform
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -37,7 +38,7 @@ from ..signals import send_on_commit, workflow_finished
 from ..spec import traces
 from ..spec.lifecycle import TERMINAL, State
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
-from ..spec.workflow_plans import Plan, node_of
+from ..spec.workflow_plans import NAMED, Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
 from .bounds import accepted
@@ -51,6 +52,9 @@ from .inheritance import (
 )
 from .insertion import insert_jobs
 from .workflow_start import WorkflowBuilder
+
+BULKY = ("steps", "parent_results")
+"""Columns that are as long as the workflow, or what it inherits."""
 
 
 def mark_started(workflow_ids: Collection[UUID]) -> None:
@@ -68,7 +72,7 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
     with atomic():
         ids = {item.pk for item in fresh} | {item.root_id for item in fresh}
         waiting = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
-        begun = list(waiting.order_by("-depth", "pk").select_for_update())
+        begun = list(waiting.defer(*BULKY).order_by("-depth", "pk").select_for_update())
         Workflow.objects.filter(pk__in=[item.pk for item in begun]).update(started_at=now)
         record(
             workflow_event("workflow.started", item, time=now, total_steps=item.size)
@@ -119,13 +123,15 @@ def _is_cancelled_with(job: Job, workflow: Workflow) -> bool:
 
 COLUMNS = ("type", "name", "state", "size", "fired", "created_at", "started_at")
 SMALL = 1_000
-"""Nodes of a workflow whose steps are read with it, and counted. What is known of larger ones is
-remembered: else each of a hundred thousand steps would read all of them."""
-STEPS_OF_SMALL = Case(When(size__lte=SMALL, then=F("steps")), output_field=JSONField())
+"""Nodes of a workflow whose steps are read with it, if they have names, and counted. What is known
+of larger ones is remembered: else each of a hundred thousand steps would read all of them."""
+STEPS_OF_SMALL = Case(
+    When(size__lte=SMALL, type__in=NAMED, then=F("steps")), output_field=JSONField()
+)
 
 
 def _step_name(workflow: Any, index: int) -> str:
-    if workflow.type not in (WorkflowType.DAG, WorkflowType.SAGA):
+    if workflow.type not in NAMED:
         return str(index)
     if workflow.known_steps is None:
         return _names(workflow.pk, workflow.created_at)[index]
@@ -186,7 +192,7 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
         depth = max(levels)
         rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
         # Read when a next step begins, but not with each job of a large graph.
-        rows = rows.defer("steps", "parent_results")
+        rows = rows.defer(*BULKY)
         locked = list(rows.order_by("pk").select_for_update())
         reached = _reached([item for item in locked if item.is_sequence])
         over: list[Workflow] = []
@@ -426,11 +432,10 @@ def _go_on_undoing(workflow: Workflow, ended: list[UUID]) -> None:
 def _begin(due: Sequence[tuple[Workflow, int]]) -> list[UUID]:
     """Store these steps of sequences, all or none; return the jobs that ended to make room."""
     now = clock.now()
-    workflows = [workflow for workflow, _ in due]
-    steps = Workflow.objects.only("steps").in_bulk([item.pk for item in workflows])
-    nodes = [node_of(steps[workflow.pk].steps[index], now) for workflow, index in due]
+    steps = _steps(due)
+    nodes = [node_of(steps[workflow.pk], now) for workflow, _ in due]
     heirs: dict[int, list[Workflow]] = {}
-    for workflow, node in zip(workflows, nodes, strict=True):
+    for (workflow, _), node in zip(due, nodes, strict=True):
         heirs.setdefault(len(node.nodes) if isinstance(node, Plan) else 1, []).append(workflow)
     results: dict[UUID, list[Any]] = {}
     for copies, alike in heirs.items():
@@ -441,6 +446,14 @@ def _begin(due: Sequence[tuple[Workflow, int]]) -> list[UUID]:
             previous = _trace_of(workflow, index - 1)
             builder.add(workflow, index, node, results[workflow.pk], previous)
         return builder.store()
+
+
+def _steps(due: Sequence[tuple[Workflow, int]]) -> dict[UUID, Any]:
+    """Return the documents of these steps, without reading the others of a long sequence."""
+    own = (When(pk=item.pk, then=KeyTransform(str(index), "steps")) for item, index in due)
+    step = Case(*own, output_field=JSONField())
+    rows = Workflow.objects.filter(pk__in=[item.pk for item, _ in due]).order_by()
+    return dict(rows.values_list("pk", step))
 
 
 def _trace_of(workflow: Workflow, index: int) -> str:

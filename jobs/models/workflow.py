@@ -9,7 +9,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
-from ..spec.workflow_plans import SEQUENCES, WorkflowType
+from ..spec.workflow_plans import NAMED, SEQUENCES, WorkflowType
 from .job import Job
 
 
@@ -126,7 +126,7 @@ class Workflow(models.Model):
 
     def step_name(self, index: int) -> str:
         """Return the name of a step of a graph or saga; elsewhere its number."""
-        if self.type in (WorkflowType.DAG, WorkflowType.SAGA):
+        if self.type in NAMED:
             step = self.steps[index]
             return str(step.get("id") or step.get("name") or index)
         return str(index)

@@ -48,6 +48,8 @@ class WorkflowType(models.TextChoices):
 
 SEQUENCES = (WorkflowType.CHAIN, WorkflowType.SAGA)
 """Their nodes run one after another. Only these can name compensations."""
+NAMED = (WorkflowType.DAG, WorkflowType.SAGA)
+"""Their steps have names; others are numbered."""
 NOT_SUPPORTED = ("workflow_timeout",)
 """Members of the documents that this server does not have: what ignores them breaks a promise."""
 OF_SAGAS = ("failure_policy",)

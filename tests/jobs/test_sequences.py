@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db.models import JSONField
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -58,6 +59,33 @@ def test_each_of_many_chains_goes_on_with_its_own_results():
     assert waiting() == {pk: results * 2 for pk, results in first.items()}
     finish()
     assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
+
+
+def test_chains_that_have_come_differently_far_go_on_together():
+    ahead = create(step("a"), step("b"), step("c"))
+    finish()
+    behind = create(step("x"), step("y"), step("z"))
+
+    finish()
+
+    left = Job.objects.filter(state="available").values_list("workflow", "type")
+    assert dict(left) == {ahead.pk: "c", behind.pk: "y"}
+
+
+def test_the_next_step_of_a_long_chain_begins_without_reading_the_others(monkeypatch):
+    read = []
+    usual = JSONField.from_db_value
+
+    def reading(field, value, *arguments):
+        read.append(len(value or ""))
+        return usual(field, value, *arguments)
+
+    create(*(step(args=["x" * 1_000]) for _ in range(20)))
+    monkeypatch.setattr(JSONField, "from_db_value", reading)
+
+    finish()
+
+    assert 1_000 < max(read) < 2_000
 
 
 def test_a_step_that_is_refused_breaks_its_own_chain_only():
