@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Subquery
+from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 
@@ -163,8 +163,7 @@ def release(jobs: Collection[Job]) -> Released:
 
 def leave(ids: Iterable[UUID]) -> None:
     """Leave the dependents that these jobs still have to the chore that releases them."""
-    rest = Dependency.objects.filter(predecessor=OuterRef("pk"), settled=False)
-    jobs = Job.objects.filter(Exists(rest), Among("pk", ids)).order_by("pk")
+    jobs = Job.objects.filter(is_awaited(), Among("pk", ids)).order_by("pk")
     PendingRelease.objects.bulk_create(
         [PendingRelease(job_id=job_id) for job_id in jobs.values_list("pk", flat=True)],
         ignore_conflicts=True,
@@ -237,10 +236,18 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
 
 
 def is_waiting() -> IsNull:
-    """Whether a job of the outer query waits for another one and so may not be activated.
+    """Whether a job of the outer query waits for another one and so may not be activated."""
+    return _has_edge(waiter=OuterRef("pk"))
 
-    A subquery for each job, which EXISTS need not be: with statistics of when there were few edges,
-    PostgreSQL would join, and read all open edges for each of a thousand jobs.
+
+def is_awaited() -> IsNull:
+    """Whether other jobs wait for a job of the outer query."""
+    return _has_edge(predecessor=OuterRef("pk"))
+
+
+def _has_edge(**end: OuterRef) -> IsNull:
+    """A subquery for each job, which EXISTS need not be: with statistics of when there were few
+    edges, PostgreSQL would join, and read all open edges for each of a thousand jobs.
     """
-    edges = Dependency.objects.filter(waiter=OuterRef("pk"), settled=False)
-    return IsNull(Subquery(edges.values("waiter")[:1]), False)
+    edges = Dependency.objects.filter(**end, settled=False)
+    return IsNull(Subquery(edges.values(*end)[:1]), False)

@@ -46,20 +46,19 @@ def follow(job_ids: Collection[UUID]) -> None:
     while ended:
         settled: list[Job] = []
         while ended:
-            jobs = list(
-                Job.objects.filter(Among("pk", ended), finished_at__isnull=False).only(*COLUMNS)
-            )
+            found = Job.objects.filter(Among("pk", ended), finished_at__isnull=False)
+            jobs = list(found.only(*COLUMNS).annotate(is_awaited=dependencies.is_awaited()))
             settled += jobs
-            released = dependencies.release(jobs)
+            awaited_for = [job for job in jobs if job.is_awaited]
+            released = dependencies.release(awaited_for)
             if released.has_more:
-                dependencies.leave(job.pk for job in jobs)
+                dependencies.leave(job.pk for job in awaited_for)
             # Dependents cancelled because a predecessor failed have ended as well.
             ended = list(released.cancelled)
-        workflow_progress.tell(settled)
+        workflows = workflow_progress.tell(settled)
         awaited.tell(awaited.job_name(job.pk) for job in settled)
-        of = {job.workflow_id for job in settled if job.workflow_id is not None}
         # Starting a step may end other jobs.
-        ended = workflow_progress.advance(of)
+        ended = workflow_progress.advance_these(workflows)
 
 
 def release_dependents(job_ids: Sequence[UUID]) -> None:

@@ -9,7 +9,7 @@ level, so that no cycle of waiting can arise.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -80,11 +80,14 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
         )
 
 
-def tell(jobs: Sequence[Job]) -> None:
-    """Record the outcomes of the jobs of workflows (OJS workflows, Appendix B)."""
+def tell(jobs: Sequence[Job]) -> Collection[Workflow]:
+    """Record the outcomes of the jobs of workflows (OJS workflows, Appendix B).
+
+    Returns these workflows, as `advance_these()` takes them.
+    """
     members = [job for job in jobs if job.workflow_id is not None]
     if not members:
-        return
+        return ()
     of = {job.workflow_id for job in members}
     about = Workflow.objects.only(*COLUMNS).annotate(known_steps=STEPS_OF_SMALL).in_bulk(of)
     begun = {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
@@ -95,6 +98,7 @@ def tell(jobs: Sequence[Job]) -> None:
         for job in members
         if not _is_cancelled_with(job, about[job.workflow_id])
     )
+    return about.values()
 
 
 def _left(graphs: Sequence[Workflow]) -> dict[UUID, int]:
@@ -121,7 +125,7 @@ def _is_cancelled_with(job: Job, workflow: Workflow) -> bool:
     return job.state == State.CANCELLED and workflow.state == WorkflowState.CANCELLED
 
 
-COLUMNS = ("type", "name", "state", "size", "fired", "created_at", "started_at")
+COLUMNS = ("type", "name", "state", "depth", "size", "fired", "created_at", "started_at")
 SMALL = 1_000
 """Nodes of a workflow whose steps are read with it, if they have names, and counted. What is known
 of larger ones is remembered: else each of a hundred thousand steps would read all of them."""
@@ -179,15 +183,22 @@ ADVANCES = Q(finished_at__isnull=True) | Q(state=WorkflowState.FAILED, compensat
 
 
 def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
+    """Advance the workflows with these ids: see `advance_these()`."""
+    ids = [pk for pk in workflow_ids if pk is not None]
+    return advance_these(Workflow.objects.filter(pk__in=ids).only("depth"))
+
+
+def advance_these(workflows: Iterable[Workflow]) -> list[UUID]:
     """Advance these workflows, and the enclosing ones if they end (OJS workflows §8.3).
+
+    Nothing but their depths is taken from the rows given.
 
     Returns jobs that ended to make room for new steps and have dependents or a workflow.
     """
     ended: list[UUID] = []
     levels: dict[int, set[UUID]] = {}
-    found = Workflow.objects.filter(pk__in=[pk for pk in workflow_ids if pk is not None])
-    for pk, depth in found.values_list("pk", "depth"):
-        levels.setdefault(depth, set()).add(pk)
+    for item in workflows:
+        levels.setdefault(item.depth, set()).add(item.pk)
     while levels:
         depth = max(levels)
         rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
