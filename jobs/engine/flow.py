@@ -49,10 +49,10 @@ def follow(job_ids: Collection[UUID]) -> None:
             found = Job.objects.filter(Among("pk", ended), finished_at__isnull=False)
             jobs = list(found.only(*COLUMNS).annotate(is_awaited=dependencies.is_awaited()))
             settled += jobs
-            awaited_for = [job for job in jobs if job.is_awaited]
-            released = dependencies.release(awaited_for)
+            predecessors = [job for job in jobs if job.is_awaited]
+            released = dependencies.release(predecessors)
             if released.has_more:
-                dependencies.leave(job.pk for job in awaited_for)
+                dependencies.leave(job.pk for job in predecessors)
             # Dependents cancelled because a predecessor failed have ended as well.
             ended = list(released.cancelled)
         workflows = workflow_progress.tell(settled)
