@@ -15,7 +15,7 @@ from django.utils import timezone
 from factory.django import DjangoModelFactory
 
 from jobs.models import Job, JobError, Queue
-from jobs.spec.identifiers import uuid7
+from jobs.spec.identifiers import first_id, uuid7
 from jobs.spec.lifecycle import State
 from workers.lifecycle import WorkerState
 from workers.models import Worker
@@ -82,6 +82,12 @@ class JobFactory(DjangoModelFactory):
             finished_by="worker-1",
         )
         dead = factory.Trait(discarded=True, dead_letter=True)
+
+
+def job_of(moment: datetime, **traits: Any) -> Job:
+    """A job created at `moment`, also by its id: jobs of a time are found by their ids."""
+    own_id = UUID(int=first_id(moment).int | uuid7().int & (1 << 62) - 1)
+    return JobFactory(**({"id": own_id, "created_at": moment} | traits))
 
 
 def many_jobs(count: int, **traits: Any) -> list[UUID]:

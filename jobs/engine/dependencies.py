@@ -246,8 +246,10 @@ def is_awaited() -> IsNull:
 
 
 def _has_edge(**end: OuterRef) -> IsNull:
-    """A subquery for each job, which EXISTS need not be: with statistics of when there were few
-    edges, PostgreSQL would join, and read all open edges for each of a thousand jobs.
+    """Whether an open edge has this end.
+
+    A subquery for each job, which EXISTS need not be: with statistics of when there were few edges,
+    PostgreSQL would join, and read all open edges for each of a thousand jobs.
     """
     edges = Dependency.objects.filter(**end, settled=False)
     return IsNull(Subquery(edges.values(*end)[:1]), False)

@@ -58,7 +58,7 @@ def follow(job_ids: Collection[UUID]) -> None:
         workflows = workflow_progress.tell(settled)
         awaited.tell(awaited.job_name(job.pk) for job in settled)
         # Starting a step may end other jobs.
-        ended = workflow_progress.advance_these(workflows)
+        ended = workflow_progress.advance(workflows)
 
 
 def release_dependents(job_ids: Sequence[UUID]) -> None:
@@ -142,13 +142,13 @@ def repair() -> int:
         follow(set(missed) - more)
         dependencies.leave(more)
         stuck = list(
-            Workflow.objects.filter(finished_at__isnull=True, created_at__lte=Now() - SETTLING)
+            Workflow.objects.only("depth")
+            .filter(finished_at__isnull=True, created_at__lte=Now() - SETTLING)
             .exclude(Exists(Job.objects.filter(workflow=OuterRef("pk"), finished_at__isnull=True)))
             .exclude(
                 Exists(Workflow.objects.filter(parent=OuterRef("pk"), finished_at__isnull=True))
             )
-            .order_by("pk")
-            .values_list("pk", flat=True)[:BATCH_SIZE]
+            .order_by("pk")[:BATCH_SIZE]
         )
         ended += workflow_progress.advance(stuck)
         stray = list(

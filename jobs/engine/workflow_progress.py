@@ -83,7 +83,7 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
 def tell(jobs: Sequence[Job]) -> Collection[Workflow]:
     """Record the outcomes of the jobs of workflows (OJS workflows, Appendix B).
 
-    Returns these workflows, as `advance_these()` takes them.
+    Returns these workflows, as `advance()` takes them.
     """
     members = [job for job in jobs if job.workflow_id is not None]
     if not members:
@@ -182,13 +182,7 @@ ADVANCES = Q(finished_at__isnull=True) | Q(state=WorkflowState.FAILED, compensat
 """Workflows in which something may follow when a node has settled."""
 
 
-def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
-    """Advance the workflows with these ids: see `advance_these()`."""
-    ids = [pk for pk in workflow_ids if pk is not None]
-    return advance_these(Workflow.objects.filter(pk__in=ids).only("depth"))
-
-
-def advance_these(workflows: Iterable[Workflow]) -> list[UUID]:
+def advance(workflows: Iterable[Workflow]) -> list[UUID]:
     """Advance these workflows, and the enclosing ones if they end (OJS workflows §8.3).
 
     Nothing but their depths is taken from the rows given.

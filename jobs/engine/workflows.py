@@ -102,7 +102,7 @@ def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:
     if inside:
         _cancel_jobs(inside)
     with ending() as ended:
-        ended += advance({target.parent_id})
+        ended += advance(Workflow.objects.filter(children=target).only("depth"))
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
     return target
 

@@ -279,11 +279,10 @@ def _prepared(connection: Any, one: _Bound) -> bytes:
         result = connection.pgconn.prepare(name, one.query, one.types)
         # One with this name is the same: this process was interrupted when it had prepared it, or
         # another one shares the session.
-        is_known = _is(DUPLICATE_STATEMENT, result)
-        if not is_known:
+        if not _is(DUPLICATE_STATEMENT, result):
             _check(result, connection)
         known[one.query, one.types] = name
-        if is_known and connection.pgconn.transaction_status == TransactionStatus.INERROR:
+        if connection.pgconn.transaction_status == TransactionStatus.INERROR:
             _check(result, connection)
     return name
 

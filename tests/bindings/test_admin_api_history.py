@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 from django.utils import timezone
@@ -13,7 +12,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Job, QueueRollup, Rollup
 from jobs.record import parts, rollup
 from jobs.spec.identifiers import UUID7_PATTERN, first_uuid7, uuid7
-from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.factories import JobErrorFactory, JobFactory, ago, job_of
 from tests.ojs_client import OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
@@ -29,17 +28,10 @@ def catch_up():
         pass
 
 
-def made(moment, **fields):
-    """A job created at `moment`, by its id."""
-    fresh = uuid7().int & ((1 << 80) - 1)
-    pk = first_uuid7(round(moment.timestamp() * 1000)).int | fresh
-    return JobFactory(id=UUID(int=pk), created_at=moment, **fields)
-
-
 def ran(moment, *, wait=1.0, run=0.5, **fields):
     """A job that finished at `moment`."""
     started = moment - timedelta(seconds=run)
-    return made(
+    return job_of(
         started - timedelta(seconds=wait),
         completed=True,
         started_at=started,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 from django.db.models import Sum
@@ -13,9 +12,9 @@ from django.utils import timezone
 from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from jobs.record import parts, rollup
 from jobs.record.history import COMPARISONS, RANGES, Points
-from jobs.spec.identifiers import first_id, first_uuid7, uuid7
+from jobs.spec.identifiers import first_uuid7
 from tests.database import connection
-from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.factories import JobErrorFactory, JobFactory, ago, job_of
 
 pytestmark = pytest.mark.django_db
 
@@ -29,19 +28,13 @@ def settled(seconds_ago, *, wait=1.0, run=0.1, **traits):
     """A completed job that finished that long ago."""
     finished = traits.pop("finished_at", None) or ago(seconds_ago)
     started = finished - timedelta(seconds=run)
-    return created(
+    return job_of(
         started - timedelta(seconds=wait),
         completed=True,
         finished_at=finished,
         started_at=started,
         **traits,
     )
-
-
-def created(moment, **traits):
-    """A job whose id is of the moment it was created: by that it is found."""
-    own_id = UUID(int=first_id(moment).int | uuid7().int & (1 << 62) - 1)
-    return JobFactory(**({"id": own_id, "created_at": moment} | traits))
 
 
 def total(name, resolution=60):
@@ -373,7 +366,7 @@ def test_types_are_counted_like_queues():
 def test_all_jobs_are_what_the_queues_and_what_the_types_add_up_to():
     for queue, kind in (("x", "a"), ("y", "a"), ("x", "b")):
         settled(200, type=kind, queue=queue, wait=2.0, run=4.0)
-    dead = created(ago(250), type="c", queue="z", dead=True, finished_at=ago(200))
+    dead = job_of(ago(250), type="c", queue="z", dead=True, finished_at=ago(200))
     JobErrorFactory(job=dead, occurred_at=ago(200))
     rollup.roll_up()
 
