@@ -137,3 +137,17 @@ def test_what_a_chain_inherits_is_limited_by_itself(monkeypatch):
 
     finish(lambda job: "x" * (90 if job.workflow_id == large.pk else 20))
     assert waiting() == {large.pk: ["x" * 90], small.pk: ["x" * 20]}
+
+
+def test_a_chain_breaks_at_once_when_the_workflow_inside_it_is_cancelled():
+    inner = {"type": "group", "jobs": [step("left"), step("right")]}
+    outer = create(inner, step("next"))
+
+    engine.cancel_workflow(Workflow.objects.get(parent=outer).pk)
+
+    outer.refresh_from_db()
+    assert outer.state == "failed"
+    assert set(Job.objects.values_list("type", "state")) == {
+        ("left", "cancelled"),
+        ("right", "cancelled"),
+    }
