@@ -7,13 +7,28 @@ import subprocess
 import sys
 
 import pytest
+from django.db import IntegrityError
 
 from jobs.models import Job
 from jobs.store.indexes import AddIndexConcurrently
 from tests import processes
-from tests.database import connection
+from tests.database import atomic, connection, migrate
+from tests.factories import JobFactory
 
 ROWS = 50_000
+CONDITIONS = """
+    SELECT conname, convalidated
+      FROM pg_constraint
+     WHERE contype = 'c' AND conrelid = ANY(%s::regclass[])
+"""
+STATES = {"ojs_job_active_is_reserved", "ojs_job_terminal_is_finished"}
+
+
+def conditions() -> dict[str, bool]:
+    """The conditions of jobs and events → whether they hold for the rows from before, too."""
+    with connection.cursor() as cursor:
+        cursor.execute(CONDITIONS, [["ojs_jobs_job", "ojs_jobs_event"]])
+        return dict(cursor.fetchall())
 
 
 @pytest.mark.slow
@@ -40,6 +55,28 @@ def test_no_migration_reads_or_rewrites_a_large_table_that_it_has_locked(databas
 
     assert "ojs_jobs_job" in {line["table"] for line in locked}, "nothing was seen"
     assert [line for line in locked if line["rows"] or line["rewritten"]] == []
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_an_upgrade_replaces_the_longer_conditions_even_if_it_was_interrupted(at_the_newest):
+    migrate("0037_pending_release")
+    with connection.cursor() as cursor:
+        for name in STATES:
+            cursor.execute(f"ALTER TABLE ojs_jobs_job DROP CONSTRAINT {name}")
+            cursor.execute(
+                f"ALTER TABLE ojs_jobs_job ADD CONSTRAINT {name} CHECK (attempt >= 0) NOT VALID"
+            )
+        for table in ("ojs_jobs_job", "ojs_jobs_event"):
+            cursor.execute(f"ALTER TABLE {table} ADD CHECK (attempt >= 0)")
+    assert set(conditions()) > STATES
+
+    migrate("0038_plain_conditions")
+
+    assert conditions() == dict.fromkeys(STATES, True)
+    job = JobFactory()
+    with pytest.raises(IntegrityError), atomic():
+        Job.objects.filter(pk=job.pk).update(state="completed")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -24,7 +24,7 @@ class Event(models.Model):
     queue = models.CharField(max_length=128, blank=True, default="")
     job_type = models.CharField(max_length=255, blank=True, default="")
     worker_id = models.CharField(max_length=255, blank=True, default="")
-    attempt = models.PositiveIntegerField(null=True, blank=True)
+    attempt = models.IntegerField(null=True, blank=True)
     time = models.DateTimeField()
     data = models.JSONField(null=True, blank=True)
     """Data specific to this type of event."""

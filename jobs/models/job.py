@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.lookups import IsNull
+from django.db.models.lookups import Exact, In, IsNull
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -40,11 +40,13 @@ class Job(models.Model):
     """The rate limit partition the job belongs to; empty for one without a limit."""
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
-    attempt = models.PositiveIntegerField(default=0)
+    # Numbers without a check that they are positive: PostgreSQL parses the conditions of a table
+    # anew for each statement that writes to it.
+    attempt = models.IntegerField(default=0)
     """Number of the current attempt or, after a recovery, of the next one."""
     attempt_counted = models.BooleanField(default=False)
     """The next FETCH takes `attempt` as it is: a recovery has already counted it."""
-    max_attempts = models.PositiveIntegerField(default=3)
+    max_attempts = models.IntegerField(default=3)
     retry = models.JSONField(null=True, blank=True)
     """The retry policy as the client sent it; null means the default (OJS retry §8)."""
     retry_delay = models.DurationField(null=True, blank=True)
@@ -105,7 +107,7 @@ class Job(models.Model):
         db_index=False,
         related_name="jobs",
     )
-    workflow_index = models.PositiveIntegerField(null=True, blank=True)
+    workflow_index = models.IntegerField(null=True, blank=True)
     """Position among the workflow's nodes; null for a callback."""
     followed = models.BooleanField(default=False, db_default=False)
     """A workflow, or a job that depends on this one, waits for its end."""
@@ -257,13 +259,13 @@ class Job(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="ojs_job_active_is_reserved",
-                condition=Q(state=State.ACTIVE, reserved_until__isnull=False)
-                | (~Q(state=State.ACTIVE) & Q(reserved_until__isnull=True)),
+                condition=Exact(
+                    IsNull(F("reserved_until"), False), Exact(F("state"), State.ACTIVE)
+                ),
             ),
             models.CheckConstraint(
                 name="ojs_job_terminal_is_finished",
-                condition=Q(state__in=sorted(TERMINAL), finished_at__isnull=False)
-                | (~Q(state__in=sorted(TERMINAL)) & Q(finished_at__isnull=True)),
+                condition=Exact(IsNull(F("finished_at"), False), In(F("state"), sorted(TERMINAL))),
             ),
         ]
 

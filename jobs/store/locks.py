@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from django.db import OperationalError, transaction
 from .database import connection
 
 LOCK_NOT_AVAILABLE = "55P03"
+LOCK_TIMEOUT = "300ms"
+PAUSE, TRIES = 1.0, 120
+"""Between two attempts of a migration to get a lock, in seconds; and how many, before it fails."""
 
 
 class Busy(Exception):
@@ -52,3 +56,22 @@ def patiently(step: Callable[[], object], pause: Callable[[], None], tries: int)
         except Busy:
             pause()
     return step()
+
+
+def alter(database: Any, *statements: str) -> None:
+    """Run statements of a migration in one transaction, beside those who use their tables.
+
+    Raises:
+        Busy: the tables were in use all the time; nothing is lost, try again.
+    """
+
+    def step() -> None:
+        with locking_within(LOCK_TIMEOUT, database), database.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    patiently(step, _pause, TRIES)
+
+
+def _pause() -> None:
+    time.sleep(PAUSE)

@@ -8,19 +8,14 @@ it and deletes these rows first.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from django.db import router
 
 from .database import home
-from .locks import locking_within, patiently
+from .locks import alter
 
-LOCK_TIMEOUT = "300ms"
-PAUSE, TRIES = 1.0, 120
-"""Between two attempts to get a lock, in seconds; and how many, before a migration fails."""
 KEYS = """
     SELECT quote_ident(fk.conname)
       FROM pg_constraint AS fk
@@ -83,14 +78,4 @@ def drop_keys(job: Any, database: Any) -> None:
             cursor.execute(KEYS, [table, job._meta.db_table, field.column])
             keys = [name for (name,) in cursor.fetchall()]
         for key in keys:
-            drop = partial(_do, database, f"ALTER TABLE {table} DROP CONSTRAINT {key}")
-            patiently(drop, _pause, TRIES)
-
-
-def _pause() -> None:
-    time.sleep(PAUSE)
-
-
-def _do(database: Any, statement: str) -> None:
-    with locking_within(LOCK_TIMEOUT, database), database.cursor() as cursor:
-        cursor.execute(statement)
+            alter(database, f"ALTER TABLE {table} DROP CONSTRAINT {key}")

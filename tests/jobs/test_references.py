@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.engine import Line, retention, write_lines
 from jobs.models import Dependency, Job, JobError, JobLog, ProgressReport
-from jobs.store import references
+from jobs.store import locks, references
 from jobs.store.database import atomic
 from jobs.store.locks import Busy
 from tests.database import another_connection, connection, migrate
@@ -113,15 +113,15 @@ def test_with_the_keys_of_an_earlier_release_it_is_deleted_as_well(at_the_newest
 def test_a_migration_that_was_interrupted_goes_on(at_the_newest, monkeypatch):
     migrate("0035_cascades")
     add_keys("ON DELETE CASCADE")
-    do, done = references._do, []
+    alter, done = references.alter, []
 
     def die_once(database: object, statement: str) -> None:
-        do(database, statement)
+        alter(database, statement)
         done.append(statement)
         if len(done) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(references, "_do", die_once)
+    monkeypatch.setattr(references, "alter", die_once)
     with pytest.raises(KeyboardInterrupt):
         migrate("0036_no_keys_to_jobs")
     assert len(keys()) == 3
@@ -146,16 +146,16 @@ def test_a_migration_waits_until_nobody_else_uses_the_tables_and_holds_nobody_up
             if len(pauses) == 2:
                 other.rollback()
 
-        monkeypatch.setattr(references, "_pause", pause)
-        monkeypatch.setattr(references, "LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(locks, "_pause", pause)
+        monkeypatch.setattr(locks, "LOCK_TIMEOUT", "10ms")
         migrate("0036_no_keys_to_jobs")
         assert len(pauses) == 2
 
         migrate("0035_cascades")
         add_keys("ON DELETE CASCADE")
         other.execute("LOCK TABLE ojs_jobs_job IN ROW EXCLUSIVE MODE")
-        monkeypatch.setattr(references, "TRIES", 2)
-        monkeypatch.setattr(references, "_pause", lambda: None)
+        monkeypatch.setattr(locks, "TRIES", 2)
+        monkeypatch.setattr(locks, "_pause", lambda: None)
         with pytest.raises(Busy):
             migrate("0036_no_keys_to_jobs")
         other.rollback()

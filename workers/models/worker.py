@@ -33,7 +33,8 @@ class Worker(models.Model):
     hostname = models.CharField(max_length=255, blank=True, default="")
     pid = models.BigIntegerField(null=True, blank=True)
     queues = models.JSONField(default=list, blank=True)
-    concurrency = models.PositiveIntegerField(null=True, blank=True)
+    # Like the numbers of `Job`, without a check that they are positive.
+    concurrency = models.IntegerField(null=True, blank=True)
     """Most jobs it runs at once; null if it never declared it."""
     labels = models.JSONField(default=list, blank=True)
     job_types = models.JSONField(null=True, blank=True)
@@ -83,7 +84,7 @@ class Worker(models.Model):
     """When it was last declared dead; it may have come back since (§10.4)."""
     flagged_at = models.DateTimeField(null=True, blank=True)
     """When it last let a job run past its time: an operator should check it (AGQ §5.2)."""
-    incarnation = models.PositiveIntegerField(default=1)
+    incarnation = models.IntegerField(default=1)
     """How many processes have registered under this id."""
     jobs_done = models.BigIntegerField(default=0)
     """Jobs it completed, counted from the events with some delay."""
