@@ -14,6 +14,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
 from ..models import Job, Queue
 from ..record.events import queue_event, record
@@ -24,6 +26,8 @@ from ..spec.tenants import default_tenant
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.database import atomic, connection
+from ..store.expressions import Among
+from ..store.queries import compiled_once
 from .ends import discard_waiting
 
 
@@ -108,10 +112,15 @@ _accepted: ContextVar[bool] = ContextVar("ojs_accepted", default=False)
 
 def fill_in(new: Sequence[NewJob]) -> None:
     """Fill in the defaults of their queues where jobs set no value."""
-    for queue in Queue.objects.guarded().filter(pk__in={job.queue for job in new}):
+    for queue in _guarded({job.queue for job in new}):
         for job in new:
             if job.queue == queue.pk:
                 _fill_in(job, queue)
+
+
+@compiled_once
+def _guarded(names: Any) -> QuerySet[Queue]:
+    return Queue.objects.guarded().filter(Among("pk", names))
 
 
 def depth(queue: str) -> int:

@@ -8,10 +8,10 @@ sees the first one's mark.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 
@@ -34,6 +34,7 @@ from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
 from ..store.expressions import Among
+from ..store.queries import compiled_once
 from ..store.rows import insert_rows
 from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
@@ -138,6 +139,7 @@ def release(jobs: Collection[Job]) -> Released:
     Dependency.objects.filter(Among("pk", [edge[0] for edge in edges])).update(settled=True)
     waiters = {edge[1] for edge in edges}
     # Locked before checking what each still waits for: see above.
+    # Not compiled once: a plan of when no job was pending would read the index of all that are.
     waiting = Job.objects.filter(Among("pk", waiters), state=State.PENDING)
     locked = list(
         waiting.order_by("pk")
@@ -154,11 +156,15 @@ def release(jobs: Collection[Job]) -> Released:
         if condition == Dependency.SUCCESS and ended[predecessor] != State.COMPLETED
     }
     # Not by reading what they wait for: one may wait for a hundred thousand others.
-    ids = [job.pk for job in locked]
-    still = set(Job.objects.filter(is_waiting(), Among("pk", ids)).values_list("pk", flat=True))
+    still = set(_still_waiting([job.pk for job in locked]))
     _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
     cancelled = cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
     return Released(len(edges), cancelled, has_more)
+
+
+@compiled_once
+def _still_waiting(ids: Any) -> QuerySet[Any]:
+    return Job.objects.filter(is_waiting(), Among("pk", ids)).values_list("pk", flat=True)
 
 
 def leave(ids: Iterable[UUID]) -> None:
@@ -172,12 +178,18 @@ def leave(ids: Iterable[UUID]) -> None:
 
 def being_cancelled() -> set[UUID]:
     """Return the cancelled workflows whose jobs a bulk operation still has to cancel."""
-    unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
-    cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
-    named = [UUID(wanted["workflow"]) for wanted in cancels.values_list("filter", flat=True)]
+    named = [UUID(wanted["workflow"]) for wanted in _cancellations()]
     roots = Workflow.objects.filter(pk__in=named, state=WorkflowState.CANCELLED)
     roots = roots.only("root_id", "depth")
     return {item.pk for root in roots for item in subtree(root)}
+
+
+@compiled_once
+def _cancellations() -> QuerySet[Any]:
+    """Return the filters of the bulk operations that still cancel a workflow."""
+    unfinished = BulkOperation.objects.exclude(state=BulkState.COMPLETED)
+    cancels = unfinished.filter(verb=BulkVerb.CANCEL, filter__has_key="workflow")
+    return cancels.values_list("filter", flat=True)
 
 
 def freed_by(job_id: UUID) -> int:
@@ -201,8 +213,7 @@ def _free(jobs: Sequence[Job]) -> None:
 def _inherit(waiters: Sequence[UUID]) -> None:
     """Give each waiter its predecessors' results; waiters with the same results share an UPDATE."""
     before: dict[UUID, list[UUID]] = {}
-    edges = Dependency.objects.filter(Among("waiter", waiters)).order_by("waiter", "position")
-    for waiter, predecessor in edges.values_list("waiter_id", "predecessor_id"):
+    for waiter, predecessor in _predecessors(waiters):
         before.setdefault(waiter, []).append(predecessor)
     alike: dict[tuple[UUID, ...], list[UUID]] = {}
     for waiter, predecessors in before.items():
@@ -210,6 +221,12 @@ def _inherit(waiters: Sequence[UUID]) -> None:
     for sources, heirs in alike.items():
         results = results_of_jobs(sources, copies=len(heirs))
         Job.objects.filter(Among("pk", heirs)).update(parent_results=results)
+
+
+@compiled_once
+def _predecessors(waiters: Any) -> QuerySet[Any]:
+    edges = Dependency.objects.filter(Among("waiter", waiters)).order_by("waiter", "position")
+    return edges.values_list("waiter_id", "predecessor_id")
 
 
 def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, QuerySet
@@ -19,6 +20,7 @@ from ..spec.lifecycle import WAITING
 from ..store import awaited, looks, pace
 from ..store.database import atomic, connection
 from ..store.expressions import Among
+from ..store.queries import compiled_once
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
@@ -46,8 +48,7 @@ def follow(job_ids: Collection[UUID]) -> None:
     while ended:
         settled: list[Job] = []
         while ended:
-            found = Job.objects.filter(Among("pk", ended), finished_at__isnull=False)
-            jobs = list(found.only(*COLUMNS).annotate(is_awaited=dependencies.is_awaited()))
+            jobs = _ended(ended)
             settled += jobs
             predecessors = [job for job in jobs if job.is_awaited]
             released = dependencies.release(predecessors)
@@ -59,6 +60,12 @@ def follow(job_ids: Collection[UUID]) -> None:
         awaited.tell(awaited.job_name(job.pk) for job in settled)
         # Starting a step may end other jobs.
         ended = workflow_progress.advance(workflows)
+
+
+@compiled_once
+def _ended(ids: Any) -> QuerySet[Job]:
+    jobs = Job.objects.filter(Among("pk", ids), finished_at__isnull=False)
+    return jobs.only(*COLUMNS).annotate(is_awaited=dependencies.is_awaited())
 
 
 def release_dependents(job_ids: Sequence[UUID]) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import TextField
+from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
 from ..models import Job, JobError, Workflow
 from ..spec.lifecycle import State
+from ..store.expressions import Among
+from ..store.queries import compiled_once
 
 MOST = 16 * 1024 * 1024
 LEAST = 64 * 1024
@@ -26,7 +28,7 @@ ERRORS = 100
 
 def results_of_jobs(ids: Sequence[UUID], *, copies: int = 1) -> list[Any]:
     """Return the jobs' results, in the order given; for a failed job, its error."""
-    found = _outcomes(_sized(Job.objects.filter(pk__in=ids)), copies)
+    found = _outcomes(_sized(_of_jobs(ids)), copies)
     return [found.get(job_id) for job_id in ids]
 
 
@@ -44,7 +46,7 @@ def results_of_workflows(
         copies: of the results of each.
     """
     inside = {item.pk: (item, top) for top, items in subtrees(workflows).items() for item in items}
-    jobs = _sized(Job.objects.filter(workflow__in=inside, workflow_index__isnull=False))
+    jobs = _sized(_of_workflows(inside))
     known = _outcomes(jobs, copies, {pk: top for pk, (_, top) in inside.items()})
     left: dict[Any, dict[Any, Any]] = {pk: {} for pk in inside}
     for job in jobs:
@@ -72,11 +74,17 @@ def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
 
 def subtrees(workflows: Sequence[Workflow], *, whole: bool = False) -> dict[UUID, list[Workflow]]:
     """Like `subtree`, for each of several workflows of which none is inside another, by id."""
-    nested = Workflow.objects.filter(parent__in=[item.pk for item in workflows])
-    parents = set(nested.order_by().values_list("parent_id", flat=True).distinct())
+    parents = set(_parents([item.pk for item in workflows]))
     return {
         item.pk: _inside(item, whole=whole) if item.pk in parents else [item] for item in workflows
     }
+
+
+@compiled_once
+def _parents(ids: Any) -> QuerySet[Any]:
+    """Return which of these workflows have others inside."""
+    nested = Workflow.objects.filter(Among("parent", ids)).order_by()
+    return nested.values_list("parent_id", flat=True).distinct()
 
 
 def _inside(workflow: Workflow, *, whole: bool) -> list[Workflow]:
@@ -92,7 +100,7 @@ def _inside(workflow: Workflow, *, whole: bool) -> list[Workflow]:
 
 def outcomes(jobs: Any) -> dict[UUID, Any]:
     """Return the result of each job of the queryset; for large ones, where to read them."""
-    return _outcomes(_sized(jobs))
+    return _outcomes(_sized(_with_sizes(jobs)))
 
 
 class _Sized(NamedTuple):
@@ -105,10 +113,24 @@ class _Sized(NamedTuple):
     characters: int | None
 
 
-def _sized(jobs: Any) -> list[_Sized]:
+def _sized(rows: Iterable[Any]) -> list[_Sized]:
+    return [_Sized(*row) for row in rows]
+
+
+@compiled_once
+def _of_jobs(ids: Any) -> QuerySet[Any]:
+    return _with_sizes(Job.objects.filter(Among("pk", ids)))
+
+
+@compiled_once
+def _of_workflows(ids: Any) -> QuerySet[Any]:
+    return _with_sizes(Job.objects.filter(Among("workflow", ids), workflow_index__isnull=False))
+
+
+def _with_sizes(jobs: QuerySet[Job]) -> QuerySet[Any]:
     sizes = jobs.annotate(characters=Length(Cast("result", TextField())))
     columns = ("pk", "workflow_id", "workflow_index", "state", "characters")
-    return [_Sized(*row) for row in sizes.order_by("pk").values_list(*columns)]
+    return sizes.order_by("pk").values_list(*columns)
 
 
 def _outcomes(
@@ -139,7 +161,7 @@ def _outcomes(
                 "result_size_bytes": job.characters,
                 "result_content_type": "application/json",
             }
-    left |= dict(Job.objects.filter(pk__in=whole).values_list("pk", "result"))
+    left |= dict(_results(whole))
     for entry in errors_of(failed):
         left[UUID(entry["job_id"])]["error"] = entry
     return left
@@ -147,13 +169,8 @@ def _outcomes(
 
 def errors_of(ids: Collection[UUID]) -> Iterable[dict[str, Any]]:
     """Return the last error of each failed job (OJS workflows §9.6)."""
-    if not ids:
-        return ()
     last: dict[UUID, dict[str, Any]] = {}
-    rows = JobError.objects.filter(job__in=ids).order_by("pk")
-    for job_id, code, kind, message, attempt in rows.values_list(
-        "job_id", "code", "type", "message", "attempt"
-    ):
+    for job_id, code, kind, message, attempt in _errors(ids):
         last[job_id] = {
             "job_id": str(job_id),
             "code": code or kind,
@@ -161,3 +178,14 @@ def errors_of(ids: Collection[UUID]) -> Iterable[dict[str, Any]]:
             "attempt": attempt,
         }
     return last.values()
+
+
+@compiled_once
+def _results(ids: Any) -> QuerySet[Any]:
+    return Job.objects.filter(Among("pk", ids)).values_list("pk", "result")
+
+
+@compiled_once
+def _errors(ids: Any) -> QuerySet[Any]:
+    errors = JobError.objects.filter(Among("job", ids)).order_by("pk")
+    return errors.values_list("job_id", "code", "type", "message", "attempt")

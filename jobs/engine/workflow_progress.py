@@ -19,6 +19,7 @@ from django.db.models import (
     Case,
     Count,
     F,
+    IntegerField,
     JSONField,
     OuterRef,
     Q,
@@ -26,7 +27,6 @@ from django.db.models import (
     Subquery,
     When,
 )
-from django.db.models.fields.json import KeyTransform
 
 from ..access.projects import assign_project
 from ..errors import OJSError
@@ -41,6 +41,8 @@ from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..spec.workflow_plans import NAMED, Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
+from ..store.expressions import Among, Each, JSONElement
+from ..store.queries import compiled_once
 from .bounds import accepted
 from .inheritance import (
     ERRORS,
@@ -61,11 +63,7 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
     """Record that the first job of these workflows began to execute (OJS events §3.5)."""
     if not workflow_ids:
         return
-    fresh = list(
-        Workflow.objects.filter(
-            pk__in=[pk for pk in workflow_ids if pk is not None], started_at__isnull=True
-        ).only("root_id")
-    )
+    fresh = _not_started([pk for pk in workflow_ids if pk is not None])
     if not fresh:
         return
     now = clock.now()
@@ -80,6 +78,11 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
         )
 
 
+@compiled_once
+def _not_started(ids: Any) -> QuerySet[Workflow]:
+    return Workflow.objects.filter(Among("pk", ids), started_at__isnull=True).only("root_id")
+
+
 def tell(jobs: Sequence[Job]) -> Collection[Workflow]:
     """Record the outcomes of the jobs of workflows (OJS workflows, Appendix B).
 
@@ -89,7 +92,7 @@ def tell(jobs: Sequence[Job]) -> Collection[Workflow]:
     if not members:
         return ()
     of = {job.workflow_id for job in members}
-    about = Workflow.objects.only(*COLUMNS).annotate(known_steps=STEPS_OF_SMALL).in_bulk(of)
+    about = {item.pk: item for item in _described(of)}
     begun = {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
     mark_started([pk for pk in begun if about[pk].started_at is None])
     left = _left([item for item in about.values() if item.type == WorkflowType.DAG])
@@ -107,10 +110,12 @@ def _left(graphs: Sequence[Workflow]) -> dict[UUID, int]:
     As long as more than `SMALL` are left, counting them all may take a twentieth of the time: the
     number may be as old as that, twenty times as old as it takes to count.
     """
+    if not graphs:
+        return {}
     # Counted from the index of unfinished ones, without reading a job: the others only become more.
     unfinished = Job.objects.filter(finished_at__isnull=True).order_by()
     small = unfinished.filter(workflow__in=[item.pk for item in graphs if item.size <= SMALL])
-    left = dict(small.values_list("workflow").annotate(count=Count("*"))) if graphs else {}
+    left = dict(small.values_list("workflow").annotate(count=Count("*")))
     for graph in graphs:
         if graph.size > SMALL:
             own = unfinished.filter(workflow=graph.pk)
@@ -132,6 +137,12 @@ of larger ones is remembered: else each of a hundred thousand steps would read a
 STEPS_OF_SMALL = Case(
     When(size__lte=SMALL, type__in=NAMED, then=F("steps")), output_field=JSONField()
 )
+
+
+@compiled_once
+def _described(ids: Any) -> QuerySet[Workflow]:
+    about = Workflow.objects.filter(Among("pk", ids)).only(*COLUMNS)
+    return about.annotate(known_steps=STEPS_OF_SMALL)
 
 
 def _step_name(workflow: Any, index: int) -> str:
@@ -195,11 +206,9 @@ def advance(workflows: Iterable[Workflow]) -> list[UUID]:
         levels.setdefault(item.depth, set()).add(item.pk)
     while levels:
         depth = max(levels)
-        rows = Workflow.objects.filter(ADVANCES, pk__in=levels.pop(depth))
-        # Read when a next step begins, but not with each job of a large graph.
-        rows = rows.defer(*BULKY)
-        locked = list(rows.order_by("pk").select_for_update())
+        locked = _locked(levels.pop(depth))
         reached = _reached([item for item in locked if item.is_sequence])
+        settled = _settled([item.pk for item in locked if not item.is_sequence])
         over: list[Workflow] = []
         due: list[tuple[Workflow, int]] = []
         for workflow in locked:
@@ -211,7 +220,7 @@ def advance(workflows: Iterable[Workflow]) -> list[UUID]:
                     over.append(workflow)
                 elif index is not None:
                     due.append((workflow, index))
-            elif _advance(workflow, ended):
+            elif _advance(workflow, ended, has_settled=workflow.pk in settled):
                 over.append(workflow)
         over += _begin_steps(due, ended)
         parents = {item.parent_id for item in over if item.parent_id is not None}
@@ -220,14 +229,43 @@ def advance(workflows: Iterable[Workflow]) -> list[UUID]:
     return ended
 
 
-def _advance(workflow: Workflow, ended: list[UUID]) -> bool:
-    """Advance a locked workflow as far as its nodes allow; return whether it ended."""
+@compiled_once
+def _locked(ids: Any) -> QuerySet[Workflow]:
+    # What is bulky is read when a next step begins, but not with each job of a large graph.
+    rows = Workflow.objects.filter(ADVANCES, Among("pk", ids)).defer(*BULKY)
+    return rows.order_by("pk").select_for_update()
+
+
+def _settled(ids: Collection[UUID]) -> set[UUID]:
+    """Return those of these locked workflows whose nodes have all settled."""
+    return {pk for pk, job, inside in _unsettled(ids) if job is None and inside is None}
+
+
+@compiled_once
+def _unsettled(ids: Any) -> QuerySet[Any]:
+    """Return each of these workflows with a job and a workflow inside that have not settled."""
+    unfinished = {"finished_at__isnull": True}
+    job = Job.objects.filter(workflow=OuterRef("pk"), **unfinished).order_by()
+    inside = Workflow.objects.filter(parent=OuterRef("pk"), **unfinished).order_by()
+    return _with_one_of_each(ids, job, inside)
+
+
+def _with_one_of_each(ids: Any, jobs: QuerySet[Job], inside: QuerySet[Workflow]) -> QuerySet[Any]:
+    """Return the ids of workflows, with those of their first job and the first workflow inside."""
+    rows = Workflow.objects.filter(Among("pk", ids)).order_by()
+    first = (Subquery(nodes.values("pk")[:1]) for nodes in (jobs, inside))
+    return rows.values_list("pk", *first)
+
+
+def _advance(workflow: Workflow, ended: list[UUID], *, has_settled: bool) -> bool:
+    """Advance a locked workflow as far as its nodes allow; return whether it ended.
+
+    Args:
+        has_settled: all its nodes have.
+    """
     if workflow.state == WorkflowState.COMPENSATING:
         return _advance_compensation(workflow, ended)
-    jobs, inside = _nodes(workflow)
-    if jobs.filter(finished_at__isnull=True).exists():
-        return False
-    if inside.filter(finished_at__isnull=True).exists():
+    if not has_settled:
         return False
     if workflow.type == WorkflowType.BATCH:
         return _advance_batch(workflow, ended)
@@ -261,26 +299,35 @@ class _Reached(NamedTuple):
 
 def _reached(sequences: Sequence[Workflow]) -> dict[UUID, _Reached]:
     """Return how far each of these has come; one without any job or workflow inside is missing."""
-    if not sequences:
-        return {}
-    last_job = Job.objects.filter(workflow=OuterRef("pk")).order_by("-workflow_index")
-    last_inside = Workflow.objects.filter(parent=OuterRef("pk")).order_by("-index")
-    rows = Workflow.objects.filter(pk__in=[item.pk for item in sequences]).order_by()
-    last = list(
-        rows.values_list(
-            "pk", Subquery(last_job.values("pk")[:1]), Subquery(last_inside.values("pk")[:1])
-        )
-    )
+    last = _last_nodes([item.pk for item in sequences])
     nodes: dict[UUID, _Reached] = {}
-    for model, index, ids in (
-        (Job, "workflow_index", [job for _, job, _ in last if job]),
-        (Workflow, "index", [inside for _, _, inside in last if inside]),
+    for found in (
+        _states_of_jobs([job for _, job, _ in last if job]),
+        _states_of_workflows([inside for _, _, inside in last if inside]),
     ):
-        found = model.objects.filter(pk__in=ids).values_list("pk", index, "state", "finished_at")
-        for pk, place, state, finished_at in found if ids else ():
+        for pk, place, state, finished_at in found:
             nodes[pk] = _Reached(place or 0, state, finished_at is not None)
     last_of = {pk: [nodes[node] for node in of if node in nodes] for pk, *of in last}
     return {pk: max(steps) for pk, steps in last_of.items() if steps}
+
+
+@compiled_once
+def _last_nodes(ids: Any) -> QuerySet[Any]:
+    job = Job.objects.filter(workflow=OuterRef("pk")).order_by("-workflow_index")
+    inside = Workflow.objects.filter(parent=OuterRef("pk")).order_by("-index")
+    return _with_one_of_each(ids, job, inside)
+
+
+@compiled_once
+def _states_of_jobs(ids: Any) -> QuerySet[Any]:
+    jobs = Job.objects.filter(Among("pk", ids))
+    return jobs.values_list("pk", "workflow_index", "state", "finished_at")
+
+
+@compiled_once
+def _states_of_workflows(ids: Any) -> QuerySet[Any]:
+    workflows = Workflow.objects.filter(Among("pk", ids))
+    return workflows.values_list("pk", "index", "state", "finished_at")
 
 
 def _advance_sequence(
@@ -455,10 +502,14 @@ def _begin(due: Sequence[tuple[Workflow, int]]) -> list[UUID]:
 
 def _steps(due: Sequence[tuple[Workflow, int]]) -> dict[UUID, Any]:
     """Return the documents of these steps, without reading the others of a long sequence."""
-    own = (When(pk=item.pk, then=KeyTransform(str(index), "steps")) for item, index in due)
-    step = Case(*own, output_field=JSONField())
-    rows = Workflow.objects.filter(pk__in=[item.pk for item, _ in due]).order_by()
-    return dict(rows.values_list("pk", step))
+    indexes = {workflow.pk: index for workflow, index in due}
+    return dict(_documents(indexes, indexes))
+
+
+@compiled_once
+def _documents(ids: Any, indexes: Any) -> QuerySet[Any]:
+    rows = Workflow.objects.filter(Among("pk", ids)).order_by()
+    return rows.values_list("pk", JSONElement("steps", Each(indexes, IntegerField())))
 
 
 def _trace_of(workflow: Workflow, index: int) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -40,6 +41,25 @@ class Parsed(dict[str | None, Any]):
         return value
 
 
+@dataclass(frozen=True)
+class Given:
+    """Stands for the values that a statement gets each time it is run; see `queries`."""
+
+    place: int
+    """Of these values among all that the statement gets."""
+
+
+class Later(NamedTuple):
+    """A parameter that is written when its values are given."""
+
+    place: int
+    write: Callable[[Any], str]
+
+
+def _parameter(values: Any, write: Callable[[Any], str]) -> str | Later:
+    return Later(values.place, write) if isinstance(values, Given) else write(values)
+
+
 class Among(In):
     """Whether a column has one of these: `filter(Among("pk", ids))`, for batches of them.
 
@@ -47,8 +67,11 @@ class Among(In):
     ids, Django takes 9 ms to write the statement, and PostgreSQL some more to read it.
     """
 
-    def __init__(self, column: str, values: Iterable[UUID | int | str]) -> None:
-        super().__init__(F(column), list(values))
+    def __init__(self, column: str, values: Iterable[UUID | int | str] | Given) -> None:
+        super().__init__(F(column), values if isinstance(values, Given) else list(values))
+
+    def get_prep_lookup(self) -> Any:
+        return self.rhs if isinstance(self.rhs, Given) else super().get_prep_lookup()
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         if not self.rhs:
@@ -57,9 +80,15 @@ class Among(In):
         field = self.lhs.output_field
         # As `varchar(255)`, a longer text would be shortened, and found.
         kind = "text" if isinstance(field, CharField) else field.rel_db_type(connection)
-        # psycopg would look into each element of a list for what must be quoted.
-        array = "{" + ",".join(map(_quoted, self.rhs)) + "}"
-        return f"{column} = ANY(%s::{kind}[])", [*parameters, array]
+        return f"{column} = ANY(%s::{kind}[])", [*parameters, _parameter(self.rhs, _array)]
+
+
+def _array(values: Iterable[UUID | int | str]) -> str:
+    """Return an array in PostgreSQL's notation.
+
+    In a list, psycopg would look into each element for what must be quoted.
+    """
+    return "{" + ",".join(map(_quoted, values)) + "}"
 
 
 def _quoted(value: UUID | int | str) -> str:
@@ -78,10 +107,10 @@ class Each(Expression):
     """
 
     def __init__(
-        self, values: Mapping[UUID | str, int | datetime | timedelta], output_field: Any
+        self, values: Mapping[UUID | str, int | datetime | timedelta] | Given, output_field: Any
     ) -> None:
         super().__init__(output_field=output_field)
-        self._values = values
+        self._values: Any = values
         self._key: Any = F("pk")
 
     def __repr__(self) -> str:
@@ -106,7 +135,6 @@ class Each(Expression):
         return found, [json.dumps(given), *parameters]
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
-        given = {str(key): _number(value) for key, value in self._values.items()}
         key, parameters = compiler.compile(self._key)
         found = f"%s::jsonb ->> {key}::text"
         # Citus refuses conversions that depend on a setting.
@@ -116,13 +144,45 @@ class Each(Expression):
             found = f"make_interval(secs => ({found})::double precision)"
         else:
             found = f"({found})::bigint"
-        return found, [json.dumps(given), *parameters]
+        return found, [_parameter(self._values, _numbers), *parameters]
+
+
+def _numbers(values: Mapping[UUID | str, int | datetime | timedelta]) -> str:
+    return json.dumps({str(key): _number(value) for key, value in values.items()})
 
 
 def _number(value: int | datetime | timedelta) -> float:
     if isinstance(value, datetime):
         return value.timestamp()
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+class JSONElement(Func):
+    """The element of a JSON array at an index, if it is an array or an object:
+    `JSONElement("steps", F("size") - 1)`.
+    """
+
+    output_field = JSONField()
+
+    def __init__(self, array: str, index: Any, **extra: Any) -> None:
+        super().__init__(array, index, **extra)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(%(expressions)s::integer)", arg_joiner=" -> ", **extra
+        )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler,
+            connection,
+            template="json_extract(%(expressions)s || ']')",
+            arg_joiner=", '$[' || ",
+            **extra,
+        )
 
 
 class JSONArrayHas(Func):

@@ -1,7 +1,7 @@
 """Looks for work: queries that are repeated several times a second, and seldom find anything.
 
-Django would build and compile such a query anew each time, which takes it half a millisecond, many
-times as long as PostgreSQL needs to find nothing. Here a query is compiled once, and prepared.
+Django would build and compile such a query anew each time, many times as long as the database needs
+to find nothing. Here a query is compiled once, and prepared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from .database import alias, compiled, connection, is_postgresql, run
+from .database import alias, compiled, is_postgresql, run
+from .queries import written
 
 
 def finds(query: Callable[[], QuerySet[Any]]) -> bool:
@@ -48,9 +49,5 @@ def only_if_any(
 @cache
 def _statement(query: Callable[[], QuerySet[Any]], database: str) -> tuple[str, tuple[Any, ...]]:
     """Return the statement in the dialect of `database`, the one in use, and its parameters."""
-    statement, parameters = compiled(query().order_by().values("pk")[:1])
-    if not is_postgresql():
-        return statement, parameters
-    # With values in the text: a plan for any value could not use a partial index.
-    with connection().cursor() as cursor:
-        return cursor.mogrify(statement, parameters).replace("%", "%%"), ()
+    queryset = query().order_by().values("pk")[:1]
+    return (written(queryset), ()) if is_postgresql() else compiled(queryset)

@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.engine import Completion
 from jobs.spec.batches import new_jobs
+from jobs.spec.workflow_plans import plan_of
 from workers import protocol
 from workers.chores import reaper
 from workers.lifecycle import WorkerState
@@ -26,6 +27,8 @@ from .results import Results
 WORKER = "bench-0"
 STOCK = {1: 4_000, 10: 25_000, 100: 60_000}
 """Jobs per second of which claim and complete together can process at most this many."""
+
+GROUPS, MEMBERS = 100, 20
 
 Step = Callable[[], int]
 
@@ -65,6 +68,16 @@ def fetcher(count: int) -> Step:
     return step
 
 
+def member(count: int) -> Step:
+    """Fetch and ack jobs of groups: a workflow advances with the end of each."""
+    document = {"type": "bench.noop", "args": [], "options": {"queue": tables.QUEUE}}
+    group = {"type": "group", "jobs": [document] * MEMBERS}
+    for _ in range(GROUPS):
+        engine.create_workflow(plan_of(group, timezone.now()))
+    protocol.register(WORKER, Description(hostname="bench", queues=[tables.QUEUE]))
+    return fetcher(count)
+
+
 def beater(count: int) -> Step:
     jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=count) if count else []
     ids = [str(job.id) for job in jobs]
@@ -86,6 +99,7 @@ MEASURED: dict[str, tuple[Callable[[int], Step], int, int]] = {
         for count, stock in STOCK.items()
         for verb, make in (("claim + complete", worker), ("fetch + ack", fetcher))
     },
+    "jobs of groups, fetch + ack 1": (member, 1, 0),
     "heartbeat, no jobs": (beater, 0, 0),
     "heartbeat, 10 jobs": (beater, 10, 10),
 }

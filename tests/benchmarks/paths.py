@@ -242,6 +242,11 @@ def story(port: int, key: str) -> list[Any]:
         post("workers/heartbeat", **worker, state="running", active_job_ids=ids[:1])
         post("workers/ack", **worker, acks=[{"job_id": job_id, "attempt": 1} for job_id in ids])
         post("workers/fetch", **worker, queues=[queue], count=3)
+        member = {"type": "bench.noop", "args": [], "options": {"queue": "members"}}
+        post("workflows", type="group", jobs=[member, member])
+        for _ in range(2):
+            jobs = post("workers/fetch", **worker, queues=["members"])["jobs"]
+            post("workers/ack", **worker, job_id=jobs[0]["id"])
     known: dict[str, str] = {}
     return [
         json.loads(text.partition(" ")[2]) | {"status of HTTP": text[:3]}

@@ -33,11 +33,17 @@ LOAD = f"""
       FROM generate_series(1, %(count)s) AS n
 """
 MUCH = 50_000
-EMPTIED = ("ojs_jobs_joberror", "ojs_jobs_event", "ojs_jobs_refusedfinish", "ojs_jobs_job")
+EMPTIED = (
+    "ojs_jobs_joberror",
+    "ojs_jobs_event",
+    "ojs_jobs_refusedfinish",
+    "ojs_jobs_job",
+    "ojs_jobs_workflow",
+)
 
 
 def empty() -> None:
-    """Remove every job and everything recorded about it; queues and workers stay."""
+    """Remove every job and workflow, and everything recorded about it; queues stay."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker CASCADE")
