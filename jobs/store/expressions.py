@@ -163,12 +163,7 @@ class JSONElement(Func):
     """
 
     output_field = JSONField()
-
-    def __init__(self, array: str, index: Any, **extra: Any) -> None:
-        super().__init__(array, index, **extra)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.source_expressions})"
+    arity = 2
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return super().as_sql(

@@ -13,6 +13,7 @@ from .database import connection
 
 LOCK_NOT_AVAILABLE = "55P03"
 LOCK_TIMEOUT = "300ms"
+"""For changes of tables in use: those who use them are not held up longer than that."""
 PAUSE, TRIES = 1.0, 120
 """Between two attempts of a migration to get a lock, in seconds; and how many, before it fails."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .database import connection, is_postgresql
-from .locks import locking_within
+from .locks import LOCK_TIMEOUT, locking_within
 
 TABLE = "ojs_jobs_event"
 FORMER = f"{TABLE}_p0"
@@ -27,7 +27,6 @@ REST = f"{TABLE}_rest"
 BOUND = "ojs_event_bound"
 """A constraint of the table that is about to become the first partition: below which id it stays.
 It spares the step that attaches it a look at every row."""
-LOCK_TIMEOUT = "300ms"
 MANY = "ojs partitionevents"
 PARTITIONS = """
     SELECT class.relname, pg_get_expr(class.relpartbound, class.oid), class.reltuples::bigint,

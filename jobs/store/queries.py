@@ -11,8 +11,9 @@ key, or by the only index of a column.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, wraps
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
@@ -58,17 +59,18 @@ class _Compiled(NamedTuple):
 
     def rows(self, values: tuple[Collection[Any], ...]) -> list[Any]:
         parameters = [later.write(values[later.place]) for later in self.parameters]
-        found = run(self.statement, parameters)
-        return [self.read(self._converted(row)) for row in found]
+        found: Iterable[Any] = run(self.statement, parameters)
+        if self.converters:
+            database = connection()
+            found = (self._converted(row, database) for row in found)
+        return [self.read(row) for row in found]
 
-    def _converted(self, row: tuple[Any, ...]) -> Any:
-        if not self.converters:
-            return row
-        database, converted = connection(), [*row]
+    def _converted(self, row: tuple[Any, ...], database: Any) -> list[Any]:
+        converted = [*row]
         for place, functions, expression in self.converters:
             for function in functions:
                 converted[place] = function(converted[place], expression, database)
-        return tuple(converted)
+        return converted
 
 
 @cache
@@ -123,7 +125,7 @@ def _reader(queryset: QuerySet[Any], compiler: Any) -> Reader:
     shape: Any = queryset
     if shape._fields is not None:
         is_flat = issubclass(shape._iterable_class, FlatValuesListIterable)
-        return _first if is_flat else tuple
+        return itemgetter(0) if is_flat else tuple
     about = compiler.klass_info
     assert not about.get("related_klass_infos"), "select_related() is not read"
     start, end = about["select_fields"][0], about["select_fields"][-1] + 1
@@ -137,7 +139,3 @@ def _reader(queryset: QuerySet[Any], compiler: Any) -> Reader:
         return found
 
     return made
-
-
-def _first(row: Any) -> Any:
-    return row[0]

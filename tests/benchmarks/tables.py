@@ -43,7 +43,7 @@ EMPTIED = (
 
 
 def empty() -> None:
-    """Remove every job and workflow, and everything recorded about it; queues stay."""
+    """Remove all jobs and workflows, what is recorded about them, and all workers; queues stay."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker CASCADE")
