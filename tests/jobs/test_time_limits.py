@@ -30,8 +30,10 @@ def recorded(job: Job) -> dict[str, dict]:
 
 @pytest.mark.parametrize("state", ["active", "retryable", "scheduled", "pending"])
 def test_a_job_that_had_its_time_is_discarded_whatever_attempts_are_left(state):
+    created_at = ago(90)
+    deadline = created_at + timedelta(seconds=60)
     job = JobFactory(
-        **{state: True}, created_at=ago(90), deadline=ago(30), attempt=1, max_attempts=25
+        **{state: True}, created_at=created_at, deadline=deadline, attempt=1, max_attempts=25
     )
 
     assert engine.discard_overdrawn() == 1
