@@ -17,16 +17,13 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-import orjson
-
 from ..record.events import record
 from ..spec.reports import Completion
-from ..spec.validation import NewJob
 from . import clock
 from .contract import Claimed, ClaimRequest, Completed
 from .database import atomic, run
 from .portable import PortableStore, completed_event, started_events
-from .postgres import INSERT_EACH, claiming, completion_query, document
+from .postgres import claiming, completion_query
 from .sql import Statement
 
 CLOCK, NOW = "statement_timestamp()", ":'now'::timestamptz"
@@ -36,17 +33,6 @@ ENTRIES = re.compile(r"pg_stat_get_xact_tuples_returned\('\w+'::regclass\)")
 """Only the node knows how many entries of an index it has read, under another name."""
 RESERVED = """statement_timestamp()
                             + coalesce(job.visibility_timeout, :'visibility_timeout'::interval)"""
-
-
-def _adding() -> Statement:
-    """Return what stores jobs, without the conditions, which a query checks before."""
-    insert, source, _ = INSERT_EACH.cte("inserted").partition("FROM given\n")
-    assert source
-    given = INSERT_EACH.cte("given")
-    return Statement(f"{insert}FROM (\n{given}           ) AS given\n").replacing(CLOCK, NOW)
-
-
-ADD = _adding()
 
 
 @lru_cache(maxsize=1024)
@@ -91,10 +77,6 @@ def _completing(complete: Statement) -> Statement:
 
 
 class CitusStore(PortableStore):
-    def _add(self, new: Sequence[NewJob], now: datetime) -> None:
-        jobs = [document(job) | {"id": job.id, "args": job.args} for job in new]
-        run(ADD, {"jobs": orjson.dumps(jobs).decode(), "now": now})
-
     def claim(self, request: ClaimRequest) -> Claimed:
         found: Claimed | ClaimRequest = request
         with atomic():

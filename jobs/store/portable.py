@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -148,17 +149,13 @@ class PortableStore:
             ids = [job.id for job in new if job.client_id]
             if ids and Job.objects.filter(pk__in=ids).exists():
                 return 0
-            self._add(new, now)
+            insert_rows(_row(job) for job in new)
             record(
                 job_event(EVENT_OF[job.state], job, time=now, data=_enqueued_data(job))
                 for job in new
                 if job.state in EVENT_OF
             )
         return len(new)
-
-    def _add(self, new: Sequence[NewJob], now: datetime) -> None:
-        """Store the rows of stamped jobs."""
-        Job.objects.bulk_create(_row(job) for job in new)
 
     def lock_keys(self, keys: Collection[int]) -> None:
         # SQLite has a single writer at a time. The order is fixed, so that two batches with the
@@ -409,13 +406,26 @@ def skips_locked() -> bool:
     return bool(connection().features.has_select_for_update_skip_locked)
 
 
+@cache
+def _members() -> list[tuple[str, Any]]:
+    """Return the attribute of a new job for each column, or none and the column's default."""
+    fields = Job._meta.concrete_fields
+    return [
+        (field.attname, None) if field.attname in COLUMNS else ("", field.get_default())
+        for field in fields
+    ]
+
+
 def _row(job: NewJob) -> Job:
     """Return the row of a stamped job."""
-    return Job(
-        **{name: getattr(job, name) for name in COLUMNS},
-        deadline=job.created_at + job.total_timeout if job.total_timeout else None,
-        unique_key=job.unique.key if job.unique else None,
-    )
+    # By position, this takes half the time.
+    model: Any = Job
+    row: Job = model(*[getattr(job, name) if name else default for name, default in _members()])
+    if job.total_timeout:
+        row.deadline = job.created_at + job.total_timeout
+    if job.unique:
+        row.unique_key = job.unique.key
+    return row
 
 
 def _enqueued_data(job: NewJob) -> dict[str, Any]:

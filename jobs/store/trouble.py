@@ -68,10 +68,16 @@ SQLITE_CODES = {
 }
 MISSING_IN_SQLITE = re.compile(r"no such (table|column)")
 LONGEST_PREFIX = 5
-# Citus reports a node that is lost during the commit as an internal error, like a bug of its own.
-# Whether the transaction is committed there is not known.
+# Citus reports a node that is lost during a statement or the commit as an internal error, like a
+# bug of its own: in its own words, or in those of libpq. Whether the transaction is committed there
+# is not known.
 INTERNAL_ERROR = "XX000"
-LOST_IN_COMMIT = re.compile(r"could not commit transaction for shard")
+LOST_NODE = re.compile(
+    r"could not commit transaction for shard|failure on connection marked as essential"
+    r"|server closed the connection unexpectedly|connection has been closed unexpectedly"
+    r"|could not (receive data from|send data to) server|no connection to the server"
+    r"|connection not open|invalid socket"
+)
 
 
 def explain(problem: BaseException) -> OJSError | None:
@@ -96,7 +102,7 @@ def _sentence(problem: Any) -> str | None:
     # Django's errors wrap those of the driver.
     cause: Any = problem.__cause__ if isinstance(problem.__cause__, Exception) else problem
     sqlstate = getattr(cause, "sqlstate", None)
-    if sqlstate == INTERNAL_ERROR and LOST_IN_COMMIT.search(str(cause)):
+    if sqlstate == INTERNAL_ERROR and LOST_NODE.search(str(cause)):
         return UNREACHABLE
     if sqlstate:
         prefixes = (sqlstate[:length] for length in range(LONGEST_PREFIX, 1, -1))

@@ -16,6 +16,8 @@ from tests.campaign.surroundings import Postgres
 from .cluster import Cell, cluster
 
 REFUSED = "psycopg.errors.FeatureNotSupported:"
+LOST, TOLD = "failed to commit transaction on", "could not commit transaction for shard"
+"""What Citus logs when a node is lost during a commit, and what it then tells the client."""
 PAUSE = 2
 """Seconds until a move that failed is tried again."""
 PATIENCE = 300
@@ -35,6 +37,8 @@ def struck(plan: Plan) -> Outcome:
             ("cell", "move"): mover.begin,
         }
         outcome = killed.run(plan, "Citus", cast, cell, others, nodes, FEWER, mover.rest)
+        logged = coordinator.log.read_text(errors="replace")
+    outcome.notes["commits in doubt"] = logged.count(LOST) - logged.count(TOLD)
     outcome.notes["moves"] = f"{mover.moved}, after {mover.failed.total()} that failed"
     if mover.failed:
         outcome.notes["why they failed"] = dict(mover.failed)

@@ -14,6 +14,14 @@ from tests.database import atomic
 from tests.factories import JobFactory, ago
 
 
+@pytest.fixture(
+    autouse=True,
+    params=["auto", pytest.param("citus", marks=pytest.mark.postgres)],
+)
+def store(settings, request):
+    settings.OJS = {"STORE": request.param}
+
+
 def error(job, **fields) -> JobError:
     about = {"attempt": 1, "type": "boom", "occurred_at": ago(1)}
     return JobError(job=job, **about | fields)

@@ -66,9 +66,19 @@ def test_what_would_fail_again_is_not(sqlstate):
 
 
 @pytest.mark.postgres
-def test_a_node_of_citus_that_is_lost_during_the_commit_is_unreachable():
-    text = "could not commit transaction for shard 102040 on at least one active node"
-
+@pytest.mark.parametrize(
+    "text",
+    [
+        "could not commit transaction for shard 102040 on at least one active node",
+        "failure on connection marked as essential: 10.0.0.7:5432",
+        "server closed the connection unexpectedly\n\tThis probably means the server terminated",
+        "SSL connection has been closed unexpectedly",
+        "could not receive data from server: Connection reset by peer",
+        "no connection to the server",
+        "connection not open",
+    ],
+)
+def test_a_node_of_citus_that_is_lost_is_unreachable(text):
     found = trouble.explain(as_django(errors.lookup("XX000")(text)))
 
     assert isinstance(found, DatabaseUnavailable)
