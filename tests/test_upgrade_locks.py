@@ -21,13 +21,14 @@ CONDITIONS = """
       FROM pg_constraint
      WHERE contype = 'c' AND conrelid = ANY(%s::regclass[])
 """
+IN_USE = ("ojs_jobs_job", "ojs_jobs_event")
 STATES = {"ojs_job_active_is_reserved", "ojs_job_terminal_is_finished"}
 
 
-def conditions() -> dict[str, bool]:
-    """The conditions of jobs and events → whether they hold for the rows from before, too."""
+def conditions(*tables: str) -> dict[str, bool]:
+    """The conditions of these tables → whether they hold for the rows from before, too."""
     with connection.cursor() as cursor:
-        cursor.execute(CONDITIONS, [["ojs_jobs_job", "ojs_jobs_event"]])
+        cursor.execute(CONDITIONS, [list(tables)])
         return dict(cursor.fetchall())
 
 
@@ -67,16 +68,22 @@ def test_an_upgrade_replaces_the_longer_conditions_even_if_it_was_interrupted(at
             cursor.execute(
                 f"ALTER TABLE ojs_jobs_job ADD CONSTRAINT {name} CHECK (attempt >= 0) NOT VALID"
             )
-        for table in ("ojs_jobs_job", "ojs_jobs_event"):
+        for table in IN_USE:
             cursor.execute(f"ALTER TABLE {table} ADD CHECK (attempt >= 0)")
-    assert set(conditions()) > STATES
+    assert set(conditions(*IN_USE)) > STATES
 
     migrate("0038_plain_conditions")
 
-    assert conditions() == dict.fromkeys(STATES, True)
+    assert conditions(*IN_USE) == dict.fromkeys(STATES, True)
     job = JobFactory()
     with pytest.raises(IntegrityError), atomic():
         Job.objects.filter(pk=job.pk).update(state="completed")
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db
+def test_nothing_is_asked_of_a_worker_each_time_it_is_written():
+    assert conditions("ojs_workers_worker") == {}
 
 
 @pytest.mark.django_db(transaction=True)
