@@ -43,7 +43,7 @@ def total(name, resolution=60):
 
 def test_completed_failed_and_discarded_are_counted_in_their_minutes():
     job = settled(180)
-    settled(180)
+    settled(180, finished_at=job.finished_at)
     settled(3600 * 5)
     dead = JobFactory(dead=True, finished_at=ago(240))
     JobErrorFactory(job=dead, occurred_at=ago(240))
@@ -345,10 +345,10 @@ def test_a_queue_that_is_no_longer_one_of_the_busiest_is_in_no_hour_either(monke
 
 
 def test_types_are_counted_like_queues():
-    settled(200, type="a", queue="x", wait=2.0, run=4.0)
-    settled(200, type="a", queue="y", wait=2.0, run=4.0)
-    settled(200, type="b", queue="x", wait=2.0, run=4.0)
-    JobErrorFactory(job=JobFactory(type="b", dead=True, finished_at=ago(200)), occurred_at=ago(200))
+    then = ago(200)
+    for queue, kind in (("x", "a"), ("y", "a"), ("x", "b")):
+        settled(200, finished_at=then, type=kind, queue=queue, wait=2.0, run=4.0)
+    JobErrorFactory(job=JobFactory(type="b", dead=True, finished_at=then), occurred_at=then)
     rollup.roll_up()
 
     def sums(model, column):
@@ -364,10 +364,11 @@ def test_types_are_counted_like_queues():
 
 
 def test_all_jobs_are_what_the_queues_and_what_the_types_add_up_to():
+    then = ago(200)
     for queue, kind in (("x", "a"), ("y", "a"), ("x", "b")):
-        settled(200, type=kind, queue=queue, wait=2.0, run=4.0)
-    dead = job_of(ago(250), type="c", queue="z", dead=True, finished_at=ago(200))
-    JobErrorFactory(job=dead, occurred_at=ago(200))
+        settled(200, finished_at=then, type=kind, queue=queue, wait=2.0, run=4.0)
+    dead = job_of(ago(250), type="c", queue="z", dead=True, finished_at=then)
+    JobErrorFactory(job=dead, occurred_at=then)
     rollup.roll_up()
 
     names = ("enqueued", "completed", "failed", "discarded")
