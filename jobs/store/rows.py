@@ -93,41 +93,61 @@ class _Column(NamedTuple):
     drawn: str
     """The expression for a value that only the database gives."""
 
+    def values(self, batch: Sequence[models.Model]) -> list[Any]:
+        found = [getattr(row, self.name) for row in batch]
+        if self.is_json:
+            return [None if value is None else _as_json(value) for value in found]
+        return found
+
 
 def _insert_on_a_node(model: Model, batch: Sequence[models.Model]) -> None:
+    if len(batch) == 1:
+        _insert_values(model, batch)
+    else:
+        _insert_arrays(model, batch)
+
+
+def _insert_values(model: Model, one: Sequence[models.Model]) -> None:
     table, columns = _of_node(model)
     drawn = [column for column in columns if column.drawn]
-    if len(batch) == 1:
-        columns = [column for column in columns if not column.drawn]
-    elif drawn:
+    given = [column for column in columns if not column.drawn]
+    parameters: dict[str, Any] = {}
+    values = ", ".join(_written(column, column.values(one)[0], parameters) for column in given)
+    returned = f"RETURNING {_names(drawn)}" if drawn else ""
+    statement = f"INSERT INTO {table} ({_names(given)}) VALUES ({values}) {returned}"
+    _set(one, drawn, run(statement, parameters))
+
+
+def _insert_arrays(model: Model, batch: Sequence[models.Model]) -> None:
+    table, columns = _of_node(model)
+    drawn = [column for column in columns if column.drawn]
+    if drawn:
         draw = f"SELECT {', '.join(column.drawn for column in drawn)} FROM generate_series(1, %s)"
         _set(batch, drawn, run(draw, [len(batch)]))
     parameters: dict[str, Any] = {}
-    arrays, names, selected = [], [], []
+    differing, selected = [], []
     for column in columns:
-        values = [getattr(row, column.name) for row in batch]
-        if column.is_json:
-            values = [None if value is None else _as_json(value) for value in values]
-        if len(batch) == 1 or (not column.is_key and values.count(values[0]) == len(values)):
+        values = column.values(batch)
+        if not column.is_key and values.count(values[0]) == len(values):
             selected.append(_written(column, values[0], parameters))
         else:
             parameters[column.name] = values
-            arrays.append(f"%({column.name})s::{column.kind}[]")
-            names.append(column.quoted)
+            differing.append(column)
             selected.append(f"given.{column.quoted}")
-    insert = f"INSERT INTO {table} ({', '.join(column.quoted for column in columns)})"
-    if len(batch) > 1:
-        run(
-            f"""
-            {insert} SELECT {", ".join(selected)}
-              FROM (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 0) AS nothing) AS here,
-                   unnest({", ".join(arrays)}) AS given ({", ".join(names)})
-            """,
-            parameters,
-        )
-    else:
-        returned = f"RETURNING {', '.join(column.quoted for column in drawn)}" if drawn else ""
-        _set(batch, drawn, run(f"{insert} VALUES ({', '.join(selected)}) {returned}", parameters))
+    arrays = ", ".join(f"%({column.name})s::{column.kind}[]" for column in differing)
+    run(
+        f"""
+        INSERT INTO {table} ({_names(columns)})
+        SELECT {", ".join(selected)}
+          FROM (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 0) AS nothing) AS here,
+               unnest({arrays}) AS given ({_names(differing)})
+        """,
+        parameters,
+    )
+
+
+def _names(columns: Sequence[_Column]) -> str:
+    return ", ".join(column.quoted for column in columns)
 
 
 def _set(batch: Sequence[models.Model], drawn: Sequence[_Column], rows: Sequence[Any]) -> None:
