@@ -18,6 +18,8 @@ VALIDITY = """
       FROM pg_index AS index
      WHERE index.indexrelid = to_regclass(%s)
 """
+PRESENCE = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = %s"
+"""Django's introspection would parse the table's statement and all its indexes for this."""
 
 
 class _Concurrently:
@@ -51,7 +53,7 @@ class _Editor:
         return self.editor.connection
 
     def add_index(self, model: Any, index: Any) -> None:
-        valid = self._validity(model, index.name)
+        valid = self._validity(index.name)
         if valid is False:
             self.editor.remove_index(model, index, **self._how(model))
         if not valid:
@@ -72,13 +74,12 @@ class _Editor:
             row = cursor.fetchone()
         return {} if row and row[0] else {"concurrently": True}
 
-    def _validity(self, model: Any, name: str) -> bool | None:
+    def _validity(self, name: str) -> bool | None:
         """Return whether the index was built to its end; None if there is none."""
         with self.connection.cursor() as cursor:
-            if not self._is_postgresql:
-                table = model._meta.db_table
-                known = self.connection.introspection.get_constraints(cursor, table)
-                return True if name in known else None
-            cursor.execute(VALIDITY, [self.editor.quote_name(name)])
+            if self._is_postgresql:
+                cursor.execute(VALIDITY, [self.editor.quote_name(name)])
+            else:
+                cursor.execute(PRESENCE, [name])
             row = cursor.fetchone()
         return None if row is None else bool(row[0])
