@@ -10,8 +10,11 @@ from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.models import CronJob, DeadJob, Job, Queue, Workflow
 from tests.operators import APPS
+from workers.chores import reaper
 from workers.models import FleetOperation, Worker
 
 from .records import give_orders, keep
@@ -99,3 +102,22 @@ ASK = """
     document.querySelector("#changelist-form").submit();
 }
 """
+
+
+def visit(page: Any) -> Iterator[str]:
+    """Open each page in turn, also what is asked before an action, and what is said during
+    maintenance; yield its name."""
+    rows = prepare()
+    for name, url in pages(rows):
+        reaper.sign_of_life("web-1:41")  # otherwise each page warns that no reaper runs
+        assert page.goto(url).status == 200, url
+        yield name
+    for name, (model, action) in QUESTIONS.items():
+        page.goto(reverse(f"admin:{model}_changelist"))
+        page.evaluate(ASK, [model, action])
+        page.locator("[name=confirmed]").wait_for(state="attached")
+        yield name
+    maintenance.begin(actor=of_shell(), reason="The database moves")
+    for model in ("maintenance", "queue"):
+        page.goto(reverse(f"admin:ojs_jobs_{model}_changelist"))
+        yield f"in-maintenance-{model}"
