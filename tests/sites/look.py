@@ -50,7 +50,7 @@ def at(paths: Iterable[str], client: httpx.Client) -> None:
     from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
 
-    assert CHROMIUM, "there is no Chromium: apt-get install chromium"
+    assert CHROMIUM, "there is no Chromium: apt-get install chromium-headless-shell"
     url = str(client.base_url).rstrip("/")
     session: Any = {"name": "sessionid", "value": client.cookies["sessionid"], "url": url}
     wrong: list[str] = []
