@@ -1,17 +1,20 @@
-"""`manage.py` commands as processes that start instantly: forked from a preloaded one.
+"""`manage.py` commands as processes that start sooner: forked from a preloaded one.
 
-Starting Python and Django takes a second of processor time; a fork takes milliseconds. A forked
-process is like any other: with its own pid, session, exit code and signals. One parent serves all
-commands with the same environment. It ends with the tests, however they end, and so do its
-children.
+Starting Python and Django takes a second of processor time. A fork takes milliseconds if its parent
+has set up Django with the same environment (`fork`), and a third of that second if it has only
+imported what needs no settings (`fork_early`): this parent serves any environment. A forked process
+is like any other: with its own pid, session, exit code and signals. Parents end with the tests,
+however they end, and so do their children.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
@@ -24,6 +27,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 OWN = "SHOP_FOLDER"
 """The one variable in which commands of one parent may differ, as nothing reads it at import."""
+OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
+"""What variables begin with that only settings read."""
+EARLY = """
+    asyncio croniter dateutil.tz docutils.nodes docutils.parsers.rst.roles httptools jsonschema
+    orjson psutil psycopg psycopg.types psycopg_pool pygments requests sqlparse
+    uvicorn.supervisors uvloop websockets yaml
+    django.contrib.postgres.fields django.core.cache django.core.handlers.asgi
+    django.core.management django.core.serializers.json django.db.backends.postgresql.base
+    django.db.backends.sqlite3.base django.db.migrations.executor django.db.models django.forms
+    django.template.backends.django django.urls django.views.generic
+"""
+"""What most commands import, and what needs neither settings nor variables for it."""
 
 
 class Forked:
@@ -58,11 +73,11 @@ class Forked:
 class Parent:
     """The forking process, from the tests' side."""
 
-    def __init__(self, environment: Mapping[str, str], tree: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], tree: Path, *words: str) -> None:
         # Another release has a different version of this module, or none; PYTHONPATH leads to it.
         this = ["-m", "tests.forks"] if tree == ROOT else ["-P", __file__]
         self._process = subprocess.Popen(
-            [sys.executable, *this],
+            [sys.executable, *this, *words],
             cwd=tree,
             env=dict(environment),
             stdin=subprocess.PIPE,
@@ -77,10 +92,15 @@ class Parent:
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self.close)
 
-    def start(self, arguments: Sequence[str], log: Path, folder: str) -> Forked:
+    def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
         assert self._process.stdin is not None
+        log.touch()  # so that it can be read immediately
         with self._asking, self._begun:
-            wanted = {"arguments": list(arguments), "log": str(log), OWN: folder}
+            wanted = {
+                "arguments": list(arguments),
+                "log": str(log),
+                "environment": dict(environment),
+            }
             self._process.stdin.write(json.dumps(wanted) + "\n")
             self._process.stdin.flush()
             assert self._begun.wait_for(lambda: self._newest, timeout=120), "it does not fork"
@@ -124,8 +144,21 @@ def fork(
     key = (tree, *sorted(shared.items()))
     if key not in _parents:
         _parents[key] = Parent(shared, tree)
-    log.touch()  # so that it can be read immediately
-    return _parents[key].start(arguments, log, environment.get(OWN, ""))
+    return _parents[key].start(arguments, log, {OWN: environment.get(OWN, "")})
+
+
+def fork_early(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
+    """Run `manage.py` with `arguments`, writing to `log`, from before anything of this project is
+    imported.
+
+    Not for a command that starts itself again: it would find another command line.
+    """
+    shared = {name: text for name, text in environment.items() if not name.startswith(OURS)}
+    shared.pop("PYTEST_CURRENT_TEST", None)
+    key = ("early", *sorted(shared.items()))
+    if key not in _parents:
+        _parents[key] = Parent(shared, ROOT, "early")
+    return _parents[key].start(arguments, log, environment)
 
 
 # The process that forks
@@ -184,16 +217,21 @@ def start(wanted: dict[str, Any], own: Sequence[int]) -> int:
         os.dup2(descriptor, place)
     for descriptor in (nothing, sink, *own):
         os.close(descriptor)
-    os.environ[OWN] = wanted[OWN]
-    sys.argv = ["manage.py", *wanted["arguments"]]
-    from django.core.management import execute_from_command_line
+    os.environ.update(wanted["environment"])
+    script = str(ROOT / "manage.py")
+    if sys.argv[1:] == ["early"]:
+        sys.argv = [script, *wanted["arguments"]]
+        runpy.run_path(script, run_name="__main__")
+    else:
+        sys.argv = ["manage.py", *wanted["arguments"]]
+        from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+        execute_from_command_line(sys.argv)
     # As at the end of a program: wait for other threads, write buffers.
     sys.exit(0)
 
 
-if __name__ == "__main__":
+def set_up() -> None:
     import django
 
     django.setup()
@@ -204,4 +242,12 @@ if __name__ == "__main__":
     import workers.management.commands.runjobworker
     import workers.urls  # noqa: F401 (whatever a server or a worker imports at its start)
 
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["early"]:
+        for name in EARLY.split():
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+    else:
+        set_up()
     serve()

@@ -12,6 +12,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -24,13 +25,12 @@ from urllib.parse import quote, urlsplit
 
 from tests import routers
 from tests.database import alias, connection
-from tests.forks import Forked, fork
+from tests.forks import OURS, Forked, fork, fork_early
 
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
 PATIENCE = 300
 """Seconds to wait on a busy machine; only a failing test waits that long."""
-OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 
 
 def environment(database_url: str, **options: Any) -> dict[str, str]:
@@ -113,29 +113,28 @@ def ended_at_last(started: Running) -> Iterator[Running]:
                 started.process.wait()
 
 
-def manage(folder: Path, environment: dict[str, str], *arguments: str, name: str = "") -> Any:
-    """Run `manage.py` with `arguments`, writing to a log in `folder`; a context manager."""
-    return manage_to(folder / f"{name or arguments[0]}.log", environment, *arguments)
+@contextlib.contextmanager
+def manage(
+    folder: Path, environment: dict[str, str], *arguments: str, name: str = ""
+) -> Iterator[Running]:
+    """Run `manage.py` with `arguments`, writing to a log in `folder`."""
+    log = folder / f"{name or arguments[0]}.log"
+    with ended_at_last(Running(fork_early(arguments, log, environment), log)) as started:
+        yield started
 
 
 def manage_to(log: Path, environment: dict[str, str], *arguments: str) -> Any:
+    """Run `manage.py` with `arguments` as a shell would; a context manager."""
     return running([sys.executable, str(ROOT / "manage.py"), *arguments], log, environment)
 
 
 def migrate(environment: dict[str, str]) -> None:
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "manage.py"),
-            "migrate",
-            "--verbosity=0",
-            f"--database={alias()}",
-        ],
-        cwd=ROOT,
-        env=environment,
-        check=True,
-        timeout=PATIENCE,
-    )
+    words = ("migrate", "--verbosity=0", f"--database={alias()}")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        manage(Path(folder), environment, *words) as migrating,
+    ):
+        assert migrating.wait() == 0, migrating.output
 
 
 @contextlib.contextmanager
@@ -203,18 +202,19 @@ def server(
     )
     if interface != "wsgi":
         environment = environment | {"OJS_SERVER_THREADS": str(threads)}
+    place = ["--host", "127.0.0.1", "--port", str(port)]
     if interface == "asgi":
-        command = [sys.executable, "-m", "django", "runhttp", application]
+        serving = manage(folder, environment, "runhttp", application, *place, name="server")
     else:
         name = "uvicorn" if interface == "uvicorn" else "granian"
         command = [str(Path(sys.executable).with_name(name)), application]
-        command += ["--workers", "1", "--log-level", "warning"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    if interface == "wsgi":
-        command += ["--interface", "wsgi", "--blocking-threads", str(threads), "--no-ws"]
-    elif interface == "granian":
-        command += ["--interface", "asgi", "--backpressure", "20000", "--loop", "asyncio"]
-    with running(command, folder / "server.log", environment) as started:
+        command += ["--workers", "1", "--log-level", "warning", *place]
+        if interface == "wsgi":
+            command += ["--interface", "wsgi", "--blocking-threads", str(threads), "--no-ws"]
+        elif interface == "granian":
+            command += ["--interface", "asgi", "--backpressure", "20000", "--loop", "asyncio"]
+        serving = running(command, folder / "server.log", environment)
+    with serving as started:
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)
         api.started = started
