@@ -193,8 +193,11 @@ def test_sigterm_stops_everything_and_leaves_nothing(quickstart):
     assert quickstart.rows("SELECT count(*) FROM ojs_jobs_job WHERE state = 'active'") == [(0,)]
 
 
-def test_even_sigkill_leaves_nothing(quickstart):
+def test_no_demo_is_server_reaper_and_cluster_alone_and_even_sigkill_leaves_nothing(quickstart):
     with quickstart.up("--no-demo") as run:
+        assert pids_of(quickstart, "runjobworker") == []
+        assert quickstart.api.get("events")["events"] == []
+
         run.process.kill()
 
         eventually(lambda: quickstart.pids() == [], lambda: str(quickstart.pids()))
@@ -243,12 +246,6 @@ def read_to_the_end(terminal: int) -> bytes:
             text += os.read(terminal, 4096)
         except OSError:  # a terminal without processes ends like this
             return text
-
-
-def test_no_demo_is_server_reaper_and_cluster_alone(quickstart):
-    with quickstart.up("--no-demo"):
-        assert pids_of(quickstart, "runjobworker") == []
-        assert quickstart.api.get("events")["events"] == []
 
 
 def test_a_second_run_leaves_the_account_alone_and_says_so(quickstart):
