@@ -1,7 +1,7 @@
 """`manage.py` commands as processes that start sooner: forked from a preloaded one.
 
 Starting Python and Django takes a second of processor time. A fork takes milliseconds if its parent
-has set up Django with the same environment (`fork`), and a third of that second if it has only
+has set up Django with the same environment (`fork`), and two thirds of that second if it has only
 imported what needs no settings (`fork_early`): this parent serves any environment. A forked process
 is like any other: with its own pid, session, exit code and signals. Parents end with the tests,
 however they end, and so do their children.
@@ -148,8 +148,7 @@ def fork(
 
 
 def fork_early(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
-    """Run `manage.py` with `arguments`, writing to `log`, from before anything of this project is
-    imported.
+    """Run `manage.py` with `arguments` and any environment, writing to `log`.
 
     Not for a command that starts itself again: it would find another command line.
     """
