@@ -1,6 +1,4 @@
-"""Every page, in a real browser: it obeys the policy and fits its window.
-
-Whether it is legible is asked by `test_accessible`.
+"""Every page, in a real browser: it obeys the policy, fits its window, and is legible.
 
 To view them:  OJS_TEST_PICTURES=/tmp/pages python -m pytest tests/browser/test_every_page.py
 """
@@ -39,8 +37,43 @@ TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clie
 SETTLE = "document.getAnimations().forEach(each => each.finish())"
 
 
+# Contrast of text and background by WCAG 2.2 §1.4.3; returns our texts that have too little.
+# Stricter than axe, which asks less of large texts, and nothing if it is unsure of the background.
+FAINT = """
+() => {
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    const channel = value => {
+        value /= 255;
+        return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    };
+    const luminance = ([red, green, blue]) =>
+        0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+    const behind = element => {
+        for (let each = element; each; each = each.parentElement) {
+            const colour = numbers(getComputedStyle(each).backgroundColor);
+            if (colour.length === 3 || colour[3] === 1) return colour;
+        }
+        return [255, 255, 255];
+    };
+    const found = new Set();
+    const content = document.querySelector("#content");
+    const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const element = node.parentElement, text = node.data.trim();
+        const is_seen = element.checkVisibility() && !element.closest("svg, .visually-hidden");
+        if (!text || !is_seen) continue;
+        const colours = [numbers(getComputedStyle(element).color), behind(element)];
+        const [dark, light] = colours.map(luminance).sort((one, other) => one - other);
+        const ratio = (light + 0.05) / (dark + 0.05);
+        if (ratio < 4.5) found.add(`${text}: ${ratio.toFixed(1)} (${element.className})`);
+    }
+    return [...found];
+}
+"""
+
+
 def look(page, name: str) -> list[str]:
-    """Check a page in every width; return its problems."""
+    """Check a page in every colour scheme and width; return its problems."""
     wrong = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": HEIGHT})
@@ -51,10 +84,14 @@ def look(page, name: str) -> list[str]:
             page.evaluate(SETTLE)
             path = Path(PICTURES) / f"{name}-{scheme}-{width}.png"
             page.screenshot(path=str(path), full_page=True)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(SETTLE)
+        wrong += [f"{name}, {scheme}: {text}" for text in page.evaluate(FAINT)]
     return wrong
 
 
-def test_every_page_obeys_the_policy_and_fits_its_window(log_in):
+def test_every_page_obeys_the_policy_fits_its_window_and_is_legible(log_in):
     page = log_in()
 
     wrong = [fault for name in walk.visit(page) for fault in look(page, name)]
