@@ -139,12 +139,7 @@ def fork(
         tree: the release to run.
     """
     shared = {name: text for name, text in environment.items() if name != OWN}
-    # pytest's variable for the current test would make every environment different.
-    shared.pop("PYTEST_CURRENT_TEST", None)
-    key = (tree, *sorted(shared.items()))
-    if key not in _parents:
-        _parents[key] = Parent(shared, tree)
-    return _parents[key].start(arguments, log, {OWN: environment.get(OWN, "")})
+    return _parent(shared, tree).start(arguments, log, {OWN: environment.get(OWN, "")})
 
 
 def fork_early(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
@@ -153,11 +148,17 @@ def fork_early(arguments: Sequence[str], log: Path, environment: Mapping[str, st
     Not for a command that starts itself again: it would find another command line.
     """
     shared = {name: text for name, text in environment.items() if not name.startswith(OURS)}
-    shared.pop("PYTEST_CURRENT_TEST", None)
-    key = ("early", *sorted(shared.items()))
+    return _parent(shared, ROOT, "early").start(arguments, log, environment)
+
+
+def _parent(environment: dict[str, str], tree: Path, *words: str) -> Parent:
+    """The process that forks with this environment; it is started for the first command."""
+    # pytest's variable for the current test would make every environment different.
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    key = (tree, words, *sorted(environment.items()))
     if key not in _parents:
-        _parents[key] = Parent(shared, ROOT, "early")
-    return _parents[key].start(arguments, log, environment)
+        _parents[key] = Parent(environment, tree, *words)
+    return _parents[key]
 
 
 # The process that forks
