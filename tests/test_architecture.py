@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,16 +62,46 @@ def modules(place: str) -> list[Path]:
     return [file for file in files if "migrations" not in file.parts]
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the absolute dotted name of everything `file` imports, at any depth."""
+@dataclass
+class Module:
+    """What a file imports, at any depth, calls and opens."""
+
+    imports: list[tuple[int, str]] = field(default_factory=list)
+    """Lines and absolute dotted names."""
+    calls: list[tuple[int, str, set[str | None]]] = field(default_factory=list)
+    """Lines, dotted names and keywords."""
+    databases: list[tuple[int, str]] = field(default_factory=list)
+    """Lines and texts of every connection that is opened by a literal alias."""
+
+
+@cache
+def read(file: Path) -> Module:
+    module = Module()
     package = file.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            origin = package[: len(package) - node.level + 1] if node.level else ()
-            source = ".".join([*origin, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+        match node:
+            case ast.Import():
+                module.imports += [(node.lineno, alias.name) for alias in node.names]
+            case ast.ImportFrom():
+                origin = package[: len(package) - node.level + 1] if node.level else ()
+                source = ".".join([*origin, *([node.module] if node.module else [])])
+                module.imports += [(node.lineno, f"{source}.{alias.name}") for alias in node.names]
+            case ast.Call():
+                keywords = {one.arg for one in node.keywords}
+                module.calls.append((node.lineno, dotted(node.func), keywords))
+            case ast.Subscript(value=ast.Name(id="connections"), slice=ast.Constant()):
+                module.databases.append((node.lineno, ast.unparse(node)))
+    return module
+
+
+def dotted(node: ast.expr) -> str:
+    """The name of what is called, without what is not part of a name: `.save` of `find(1).save`."""
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Attribute():
+            return f"{dotted(node.value)}.{node.attr}"
+    return ""
 
 
 def is_within(name: str, package: str) -> bool:
@@ -88,7 +120,7 @@ def test_no_import_against_the_arrows(place, forbidden):
     against = [
         f"{file.relative_to(ROOT)}:{line} imports {name}"
         for file in present(place)
-        for line, name in imports(file)
+        for line, name in read(file).imports
         if any(is_within(name, package) for package in forbidden)
     ]
     assert against == []
@@ -99,7 +131,7 @@ def test_pure_modules_import_only_data(place):
     impure = [
         f"{file.relative_to(ROOT)}:{line} imports {name}"
         for file in present(place)
-        for line, name in imports(file)
+        for line, name in read(file).imports
         if not any(is_within(name, package) for package in PURE_MAY_IMPORT)
     ]
     assert impure == []
@@ -110,7 +142,7 @@ def test_no_binding_imports_another():
     crossing = [
         f"{file.relative_to(ROOT)}:{line} imports {name}"
         for file in present("workers/bindings")
-        for line, name in imports(file)
+        for line, name in read(file).imports
         if is_within(name, "workers.bindings")
         and not is_within(name, "workers.bindings.shared")
         and name.split(".")[2:3] != list(file.relative_to(bindings).with_suffix("").parts[:1])
@@ -130,29 +162,14 @@ OF_PEOPLE_OR_OF_ONE_PROCESS = [
 ]
 
 
-def calls(file: Path) -> Iterator[tuple[int, str, set[str | None]]]:
-    """Yield the line, the dotted name and the keywords of everything `file` calls."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call):
-            yield node.lineno, ast.unparse(node.func), {one.arg for one in node.keywords}
-
-
-def named_databases(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every connection that `file` opens by a literal alias."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        match node:
-            case ast.Subscript(value=ast.Name(id="connections"), slice=ast.Constant()):
-                yield node.lineno, ast.unparse(node)
-
-
 def of_the_default_database(file: Path) -> Iterator[str]:
     """Uses of the default database in `file`, which need not be that of the jobs."""
-    for line, name in imports(file):
+    for line, name in read(file).imports:
         if name == "django.db.connection":
             yield f"{line}: jobs.store.database.connection() is the jobs' own"
-    for line, name in named_databases(file):
+    for line, name in read(file).databases:
         yield f"{line}: {name}: jobs.store.database.alias() is the jobs' own"
-    for line, name, keywords in calls(file):
+    for line, name, keywords in read(file).calls:
         if name.startswith("transaction.") and name.rpartition(".")[2] in TRANSACTIONAL:
             if "using" not in keywords:
                 yield f"{line}: {name} without `using`: jobs.store.database has it for the jobs"
@@ -208,7 +225,7 @@ def test_no_rule_goes_by_the_clock_of_the_machine_that_asks(app):
         f"{file.relative_to(ROOT)}:{line}: {name}"
         for file in present(app)
         if file not in exempt
-        for line, name, _ in calls(file)
+        for line, name, _ in read(file).calls
         if name in ("timezone.now", "datetime.now", "datetime.utcnow", "time.time")
     ]
     assert own == []
@@ -249,4 +266,4 @@ def test_every_way_to_import_is_seen(monkeypatch, tmp_path, source, name):
     module.parent.mkdir(parents=True)
     module.write_text(source)
 
-    assert [found for _, found in imports(module)] == [name]
+    assert [found for _, found in read(module).imports] == [name]
