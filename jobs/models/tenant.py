@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -12,13 +13,13 @@ from django.utils.translation import gettext_lazy as _
 class TenantQuerySet(models.QuerySet["Tenant"]):
     def limited(self) -> TenantQuerySet:
         """Tenants whose new jobs must be looked at: they have limits, or another priority."""
-        return self.exclude(
-            max_concurrency=None,
-            max_enqueue_rate=None,
-            max_queue_depth=None,
-            max_scheduled=None,
-            max_job_size=None,
-            priority_boost=0,
+        return self.filter(
+            Q(max_concurrency__isnull=False)
+            | Q(max_enqueue_rate__isnull=False)
+            | Q(max_queue_depth__isnull=False)
+            | Q(max_scheduled__isnull=False)
+            | Q(max_job_size__isnull=False)
+            | ~Q(priority_boost=0)
         )
 
 

@@ -187,7 +187,7 @@ def test_an_expiry_that_a_retry_took_away_does_not_come_back(api, how):
     job_id = api.pushed(enqueue_ttl=300, expires_at="2099-01-01T00:00:00Z")
     engine.claim(["default"])
     engine.fail([engine.Failure(UUID(job_id), retryable=False)])
-    engine.retry([job_id])
+    engine.retry([UUID(job_id)])
     engine.claim(["default"])
 
     if how == "expire":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -228,7 +229,7 @@ REQUESTS = {
     },
 }
 WAYS = ("past Django's handler", "in Django's handler", "as REST framework does")
-TOO_LARGE = "413 Request Entity Too Large"
+TOO_LARGE = f"413 {HTTPStatus(413).phrase}"
 OPTIONS = {"FLARE": {"ENABLED": True}, "MAX_BODY_SIZE": 1000, "MAX_BATCH": 3}
 
 

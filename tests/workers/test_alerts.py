@@ -7,6 +7,7 @@ import hmac
 import json
 from datetime import UTC, datetime, time, timedelta
 
+import django
 import pytest
 from django.core import mail
 from django.core.management import call_command
@@ -397,6 +398,19 @@ def test_a_receiver_that_fails_holds_up_no_other(settings):
     failed = AlertNotification.objects.get(channel="email")
     assert failed.last_error.startswith("ModuleNotFoundError: ")
     assert Job.objects.filter(type="alert.raised").count() == 1
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django has MAILERS since 6.1")
+def test_a_mail_goes_through_the_default_of_a_sites_mailers(settings, mailoutbox):
+    settings.EMAIL_BACKEND = "django.core.mail.backends.nowhere.EmailBackend"
+    settings.MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+    rule()
+    waiting()
+    checked()
+
+    delivery.deliver_due()
+
+    assert [mail.subject[:5] for mail in mailoutbox] == ["[OJS]"]
 
 
 def test_a_receiver_hears_of_an_end_only_after_the_begin():

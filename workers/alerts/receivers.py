@@ -45,8 +45,9 @@ def _email(rule: AlertRule, notification: AlertNotification) -> None:
     to = rule.emails.split()
     if not to:
         raise NotSent(_("The rule has no such receiver any more."))
-    connection: Any = mail.get_connection()
-    # Without EMAIL_TIMEOUT, Django waits for ever.
+    # Since Django 6.1, from MAILERS if there are any.
+    connection: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
+    # Without a timeout in the settings, Django waits for ever.
     if getattr(connection, "timeout", TIMEOUT) is None:
         connection.timeout = TIMEOUT
     document = notification.document
@@ -54,10 +55,9 @@ def _email(rule: AlertRule, notification: AlertNotification) -> None:
         subject=" ".join(f"[OJS] {document['title']}".split())[:200],
         body=documents.in_words(rule, document),
         to=to,
-        connection=connection,
         headers={"Auto-Submitted": "auto-generated", ID: str(notification.pk)},
     )
-    message.send()
+    connection.send_messages([message])
 
 
 def _webhook(rule: AlertRule, notification: AlertNotification) -> None:
