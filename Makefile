@@ -39,7 +39,7 @@ LOCK := pip compile pyproject.toml -c constraints.txt --universal --python-versi
 
 # A Django of its own, beside the one of constraints.txt: `make test-django6 DJANGO6='django~=6.0.0'`.
 DJANGO6 ?= django~=6.1
-DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
+DJANGO6_TESTS ?= tests/jobs tests/workers tests/browser tests/project tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
 .PHONY: help install run test test-fast test-django6 test-sites check lock docs pictures release-check bench campaign citus clean

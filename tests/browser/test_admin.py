@@ -144,12 +144,29 @@ def test_buttons_cover_no_part_of_a_long_title(log_in, width):
     page = log_in(viewport={"width": width, "height": 900})
     page.goto(f"/admin/ojs_jobs/job/{job.pk}/change/")
 
-    title = page.locator("#content > h2").bounding_box()
+    title = page.locator("#content h2").first.bounding_box()
     buttons = page.locator(".object-tools").locator("a, button").all()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert len(buttons) >= 3
     for button in buttons:
-        assert button.bounding_box()["y"] >= title["y"] + title["height"]
+        box = button.bounding_box()
+        is_beside = box["x"] >= title["x"] + title["width"]
+        assert is_beside or box["y"] >= title["y"] + title["height"]
+
+
+def test_a_narrow_window_has_room_for_every_button(log_in):
+    worker = WorkerFactory()
+
+    page = log_in(viewport={"width": 390, "height": 900})
+    page.goto(f"/admin/ojs_workers/worker/{worker.pk}/change/")
+
+    tools = page.locator(".object-tools").bounding_box()
+    buttons = page.locator(".object-tools").locator("a, button").all()
+    assert [button.inner_text() for button in buttons][-2:] == ["TERMINATE", "HISTORY"]
+    for button in buttons:
+        box = button.bounding_box()
+        assert box["x"] + box["width"] <= tools["x"] + tools["width"] <= 390
+        assert box["y"] + box["height"] <= tools["y"] + tools["height"] + 1
 
 
 def test_an_id_is_copied_whole(log_in):
