@@ -56,12 +56,11 @@ FAINT = """
         return [255, 255, 255];
     };
     const found = new Set();
-    const content = document.querySelector("#content");
-    const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT);
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
         const element = node.parentElement, text = node.data.trim();
-        const is_seen = element.checkVisibility() && !element.closest("svg, .visually-hidden");
-        if (!text || !is_seen) continue;
+        if (!text || !element.closest("#content, .breadcrumbs")) continue;
+        if (!element.checkVisibility() || element.closest("svg, .visually-hidden")) continue;
         const colours = [numbers(getComputedStyle(element).color), behind(element)];
         const [dark, light] = colours.map(luminance).sort((one, other) => one - other);
         const ratio = (light + 0.05) / (dark + 0.05);
