@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import django
 from django import template
 from django.utils.safestring import SafeString
 
@@ -21,6 +22,20 @@ def ojs_notices(context: dict[str, Any]) -> dict[str, Any]:
     from ..admin.notices import notices
 
     return {"notices": list(notices(context["request"]))}
+
+
+@register.simple_tag(takes_context=True)
+def ojs_nonce(context: Any, media: Any = None) -> Any:
+    """What a site's content security policy may demand of scripts and styles, since Django 6.1.
+
+    Args:
+        media: of a form or an admin, to be rendered with it; empty if the page has none.
+    """
+    if django.VERSION >= (6, 1) and media != "":
+        from django.utils import csp
+
+        return csp.nonce_attr(context, media)
+    return media or ""
 
 
 @register.simple_tag
