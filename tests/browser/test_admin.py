@@ -155,7 +155,7 @@ def test_buttons_cover_no_part_of_a_long_title(log_in, width):
 
 
 def test_a_narrow_window_has_room_for_every_button(log_in):
-    worker = WorkerFactory()
+    worker = WorkerFactory(worker_id="web-1")
 
     page = log_in(viewport={"width": 390, "height": 900})
     page.goto(f"/admin/ojs_workers/worker/{worker.pk}/change/")
