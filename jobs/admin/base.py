@@ -90,9 +90,9 @@ class OJSModelAdmin(admin.ModelAdmin):
         return super().changelist_view(request, title | (extra_context or {}))
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> Any:
-        # Since Django 6.1 a page says which one it is; before, nobody may say so.
-        page = {} if action_location is None else {"action_location": action_location}
-        actions = super().get_actions(request, **page)
+        # Django's method has had this parameter since 6.1, and its pages pass it.
+        given = {} if action_location is None else {"action_location": action_location}
+        actions = super().get_actions(request, **given)
         # Django's own action would delete row by row, past the engine.
         actions.pop("delete_selected", None)
         return actions
