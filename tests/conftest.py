@@ -21,6 +21,7 @@ from workers.chores.housekeeping import install_schedules
 
 from . import routers
 from .database import alias, connection, migrate
+from .listening import end_the_listener
 
 # A busy machine is not a defect: no generated test may fail because of its duration.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -261,6 +262,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     if os.environ.get("OJS_TEST_EVENTS") == "partitioned":
         with django_db_blocker.unblock():
             call_command("partitionevents", verbosity=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_listener_is_left_behind() -> Iterator[None]:
+    """It would add its row in the next file's tests, and keep the database from being deleted."""
+    yield
+    end_the_listener()
 
 
 @pytest.fixture

@@ -51,6 +51,8 @@ TRIAL = 1
 """Seconds that a notification may take to arrive."""
 AGAIN = 1
 """Seconds before reconnecting after a connection was lost."""
+READY = 2
+"""Seconds that the first waiter gives the listening thread to connect."""
 DEAF = 300
 """Seconds before LISTEN is tried again where it does not work."""
 
@@ -102,6 +104,8 @@ class Watch:
 _subscriptions: set[Subscription | Watch] = set()
 _lock = threading.Lock()
 _listener: threading.Thread | None = None
+_wanted_at = 0.0
+"""When the listening thread last had a waiter, by `time.monotonic()`."""
 
 
 @contextlib.contextmanager
@@ -114,6 +118,8 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
 def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
     """Call `notify` with the queues that may have work, in the listening thread.
 
+    Without queues, notifications may have been lost: every queue may have work.
+
     For callers without a thread to wait in. As with a subscription, poll now and then for wake-ups
     that were missed.
     """
@@ -123,10 +129,10 @@ def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _subscribed(waiter: Any) -> Iterator[Any]:
-    with _lock:
-        _subscriptions.add(waiter)
     if is_postgresql():
         _ensure_listener()
+    with _lock:
+        _subscriptions.add(waiter)
     try:
         yield waiter
     finally:
@@ -151,10 +157,11 @@ def notify(queues: Collection[str]) -> None:
 
 
 def _ring(queues: Collection[str]) -> None:
+    """Wake the waiters for `queues`; all of them if it is empty."""
     if not _subscriptions:
         return
     with _lock:
-        waiters = [waiter for waiter in _subscriptions if waiter.wants(queues)]
+        waiters = [waiter for waiter in _subscriptions if not queues or waiter.wants(queues)]
     for waiter in waiters:
         waiter.ring(queues)
 
@@ -167,8 +174,10 @@ def _give_back_connection() -> None:
 
 
 def _ensure_listener() -> None:
-    global _listener
+    global _listener, _wanted_at
     with _lock:
+        # The caller is about to wait.
+        _wanted_at = time.monotonic()
         if _listener is None or not _listener.is_alive():
             ready = threading.Event()
             parameters = _connection_parameters()
@@ -178,7 +187,25 @@ def _ensure_listener() -> None:
             _listener.start()
         else:
             return
-    ready.wait(2)
+    ready.wait(READY)
+
+
+def _is_wanted() -> bool:
+    """Whether somebody waits, or did a moment ago."""
+    global _wanted_at
+    if _subscriptions:
+        _wanted_at = time.monotonic()
+    return time.monotonic() - _wanted_at < LINGER
+
+
+def _may_end() -> bool:
+    """Whether the listening thread may end; if so, the next waiter starts another one."""
+    global _listener
+    with _lock:
+        if _is_wanted():
+            return False
+        _listener = None
+        return True
 
 
 def _connection_parameters() -> dict[str, Any]:
@@ -196,7 +223,7 @@ def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
     import psycopg
 
     ear = _Ear(parameters, ready)
-    while ear.is_wanted:
+    while not _may_end():
         pause = AGAIN
         try:
             with ear.connected() as line:
@@ -218,20 +245,12 @@ class _Ear:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._parameters = parameters
         self._ready = ready
-        self._wanted_at = time.monotonic()
         self._has_complained = False
         self._channel = ""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether there is a waiter, or was a moment ago."""
-        if _subscriptions:
-            self._wanted_at = time.monotonic()
-        return time.monotonic() - self._wanted_at < LINGER
-
     def rest(self, seconds: float) -> None:
         over = time.monotonic() + seconds
-        while self.is_wanted and time.monotonic() < over:
+        while _is_wanted() and time.monotonic() < over:
             threading.Event().wait(1)
 
     def connected(self) -> Any:
@@ -279,9 +298,12 @@ class _Ear:
         return False
 
     def relay(self, line: Any) -> None:
-        while self.is_wanted:
-            line.execute(LISTEN, [self.name])
-            self._ready.set()
+        line.execute(LISTEN, [self.name])
+        # Nothing was sent to those that looked before this row was there.
+        _ring([])
+        self._ready.set()
+        while _is_wanted():
             for notification in line.notifies(timeout=REFRESH):
                 if notification.channel == self._channel:
                     _ring([notification.payload])
+            line.execute(LISTEN, [self.name])

@@ -238,15 +238,6 @@ def nobody_looks_by_himself(settings: Any) -> None:
     settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_listener_is_left_behind():
-    """The listening thread would keep a connection to the test database and block its deletion."""
-    yield
-    from tests.jobs.test_wakeup import end_the_listener
-
-    end_the_listener()
-
-
 def in_a_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     found: list[Any] = []
 

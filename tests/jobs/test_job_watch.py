@@ -20,14 +20,6 @@ from tests.realtime.loops import on_loop
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def no_listener_is_left_behind():
-    yield
-    from tests.jobs.test_wakeup import end_the_listener
-
-    end_the_listener()
-
-
 def wait_for(job_id, meanwhile):
     """Wait on a loop for a job that ends `meanwhile`; return the response, and how many looks."""
     looks = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import psycopg
@@ -15,9 +16,8 @@ from jobs.store import wakeup
 from tests import poolers
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ago
+from tests.listening import end_listeners, end_the_listener
 from tests.processes import PATIENCE, eventually
-
-directly = wakeup._connection_parameters
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,32 +32,6 @@ def nobody_looks_by_himself(settings):
 def this_process_is_known_to_listen(transactional_db):
     """The previous test emptied the table; a listener updates its row only after seconds."""
     Listener.objects.create(name="tests:0", seen_at=timezone.now())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_listener_is_left_behind():
-    """The listening thread would keep a connection to the test database and block its deletion."""
-    yield
-    end_the_listener()
-
-
-def end_the_listener() -> None:
-    listener = wakeup._listener
-    if listener is not None and listener.is_alive():
-        patch = pytest.MonkeyPatch()
-        patch.setattr(wakeup, "LINGER", 0)
-        with psycopg.connect(**directly(), autocommit=True) as other:
-            end_listeners(other)
-        listener.join(PATIENCE)
-        patch.undo()
-
-
-def end_listeners(other: psycopg.Connection) -> None:
-    other.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        " AND query LIKE '%INTO ojs_jobs_listener %'"
-    )
 
 
 @pytest.fixture
@@ -228,6 +202,34 @@ def test_a_listener_that_lost_its_connection_connects_again(another_process, cap
             pytest.fail("Nobody listens any more.")
 
     assert "Lost the connection" in caplog.text
+
+
+@pytest.mark.postgres
+def test_who_waits_looks_again_after_the_connection_was_lost(another_process):
+    """Nothing is sent, or heard, until the listener is connected again."""
+    with wakeup.subscription(["billing"]) as bell:
+        end_listeners(another_process)
+
+        assert bell.wait(PATIENCE)
+
+
+@pytest.mark.postgres
+def test_who_waits_looks_again_when_the_listener_is_late(monkeypatch):
+    end_the_listener()
+    monkeypatch.setattr(wakeup, "READY", 0)
+    connected, may_connect = wakeup._Ear.connected, threading.Event()
+
+    def late(ear):
+        may_connect.wait(PATIENCE)
+        return connected(ear)
+
+    monkeypatch.setattr(wakeup._Ear, "connected", late)
+
+    with wakeup.subscription(["billing"]) as bell:
+        assert not bell.wait(0)
+        may_connect.set()
+
+        assert bell.wait(PATIENCE)
 
 
 @pytest.mark.postgres

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -17,12 +18,21 @@ class Work:
 
     def __init__(self) -> None:
         self.hub = Hub()
+        self.hub.listens_since = time.monotonic()
         self.jobs: list[str] = []
         self.looked: list[str] = []
         self.given_back: list[str] = []
         self.served: list[str] = []
 
-    def wait(self, name: str, takes: Callable[[str], bool] = lambda job: True) -> asyncio.Task:
+    def wait(
+        self,
+        name: str,
+        takes: Callable[[str], bool] = lambda job: True,
+        looked_at: float | None = None,
+    ) -> asyncio.Task:
+        """Wait, having looked in vain just now or at `looked_at`."""
+        looked_at = time.monotonic() if looked_at is None else looked_at
+
         async def look() -> Look:
             self.looked.append(name)
             await asyncio.sleep(0)
@@ -36,7 +46,7 @@ class Work:
             self.given_back += found.jobs
 
         async def wait() -> None:
-            found = await self.hub.wait(waiter, ["q"], "alike", None, LONG)
+            found = await self.hub.wait(waiter, ["q"], "alike", looked_at, LONG)
             if found is not None:
                 self.served.append(name)
 
@@ -128,6 +138,67 @@ def test_quieted_workers_at_the_front_keep_no_other_from_work():
         await settle()
         await work.add("job")
         assert work.served == ["able"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("later", range(12))
+def test_work_between_a_look_and_the_wait_is_not_missed_whenever_it_comes(later):
+    """Its wake-up reaches another waiter, which may be anywhere between its look and its answer."""
+
+    async def story(work):
+        work.wait("first")
+        await settle()
+        before = time.monotonic()
+        work.jobs += ["one", "two"]
+        work.hub.ring(frozenset({"q"}))
+        for _ in range(later):
+            await asyncio.sleep(0)
+        work.wait("second", looked_at=before)
+        await settle()
+        assert sorted(work.served) == ["first", "second"]
+
+    run(story)
+
+
+def test_work_that_found_only_quieted_workers_is_there_for_one_that_looked_before():
+    async def story(work):
+        work.wait("quiet", takes=lambda job: False)
+        await settle()
+        before = time.monotonic()
+        await work.add("job")
+        work.wait("able", looked_at=before)
+        await settle()
+        assert work.served == ["able"]
+
+    run(story)
+
+
+def test_one_that_looked_after_the_last_wake_up_joins_without_another_look():
+    async def story(work):
+        await work.add()
+        for number in range(10):
+            work.wait(f"w-{number}")
+        await settle()
+        assert work.looked == []
+
+    run(story)
+
+
+def test_notifications_that_may_have_been_lost_wake_everyone_and_those_who_looked_before():
+    async def story(work):
+        work.wait("waits")
+        before = time.monotonic()
+        await settle()
+        work.jobs.append("job")
+        work.hub.ring(frozenset())
+        await settle()
+        assert work.served == ["waits"]
+
+        work.jobs.append("another")
+        work.wait("looked", looked_at=before)
+        await settle()
+        assert work.served == ["waits", "looked"]
 
     run(story)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+import math
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -210,21 +212,26 @@ class Hub:
         self._waiters: set[Waiter] = set()
         """Members of all groups, including those that are looking."""
         self._bell = contextlib.ExitStack()
-        self.listens = False
-        """Whether it receives notifications of work; if not, call `listen()` first."""
+        self.listens_since = math.inf
+        """From when on it has received every notification of work, by `time.monotonic()`; infinite
+        if it does not listen."""
         self._expects = False
         """A caller is looking and will wait if it finds nothing."""
         self._loop = asyncio.get_running_loop()
-        self._heard: Counter[str] = Counter()
-        """Counts wake-ups by queue, so that work that arrives during a look is not missed."""
+        self._rung_at: dict[str, float] = {}
+        """The last wake-up of each queue, so that work that arrives during a look is not missed."""
         self._hearing: asyncio.Future[None] | None = None
         self._has_ended = False
+
+    @property
+    def listens(self) -> bool:
+        return self.listens_since < math.inf
 
     def listen(self) -> None:
         """Receive notifications from now on; call it in a thread, as it may have to connect."""
         if not self.listens:
             self._bell.enter_context(wakeup.watching(self._rung))
-            self.listens = True
+            self.listens_since = time.monotonic()
 
     def _rung(self, queues: Collection[str]) -> None:
         """Forward a notification; called in the listening thread."""
@@ -232,16 +239,24 @@ class Hub:
             self._loop.call_soon_threadsafe(self.ring, frozenset(queues))
 
     def ring(self, queues: frozenset[str]) -> None:
-        """Wake the groups of these queues, which may have work."""
-        self._heard.update(queues)
+        """Wake the groups of these queues, which may have work.
+
+        Args:
+            queues: if empty, notifications may have been lost: every queue may have work.
+        """
+        now = time.monotonic()
+        if not queues and self.listens:
+            self.listens_since = now
+        self._rung_at.update(dict.fromkeys(queues, now))
         for group in list(self._groups.values()):
-            if not queues.isdisjoint(group.queues):
+            if not queues or not queues.isdisjoint(group.queues):
                 group.ring()
 
-    def heard(self, queues: Sequence[str]) -> int:
-        """A number that grows with each wake-up for one of `queues`."""
-        self._expects = True
-        return sum(self._heard[queue] for queue in queues)
+    def _has_missed(self, queues: Sequence[str], looked_at: float) -> bool:
+        """Whether work may have arrived since a look that began at `looked_at`."""
+        return looked_at < self.listens_since or any(
+            looked_at <= self._rung_at.get(queue, -math.inf) for queue in queues
+        )
 
     async def ring_for(self, worker_id: str) -> None:
         """Wake the groups of one worker."""
@@ -251,27 +266,27 @@ class Hub:
 
     async def hear(self, loop: HasThreads) -> None:
         """Start to receive notifications; the first caller does it, others wait for it."""
-        if self.listens:
-            return
-        if self._hearing is None or self._hearing.done():
-            self._hearing = asyncio.ensure_future(loop.in_thread(self.listen))
-        await asyncio.shield(self._hearing)
+        if not self.listens:
+            if self._hearing is None or self._hearing.done():
+                self._hearing = asyncio.ensure_future(loop.in_thread(self.listen))
+            await asyncio.shield(self._hearing)
+        self._expects = True
 
     async def wait(
         self,
         waiter: Waiter,
         queues: Sequence[str],
         alike: Hashable,
-        since: int | None,
+        looked_at: float,
         seconds: float | None,
     ) -> Look | None:
         """Return what the waiter finds, or None when the time is up or the server stops.
 
         Args:
             alike: further criteria that determine which jobs it would get.
-            since: the value of `heard()` before the waiter itself looked; None if it has not looked
-                since `hear()`. After a wake-up since then, its group looks again: if each waiter
-                did, a busy queue would keep thousands looking.
+            looked_at: when the waiter itself last looked: `time.monotonic()` before that look. If
+                work may have arrived since then, its group looks again: if each waiter did, a busy
+                queue would keep thousands looking.
             seconds: how long to wait; None waits forever.
         """
         if self._has_ended:
@@ -281,9 +296,8 @@ class Hub:
         group.members += 1
         group.add(waiter)
         self._waiters.add(waiter)
-        if since is None and group.members > 1:
-            pass  # work that arrived meanwhile has woken the group
-        elif self.heard(queues) != since:
+        # Its group may have been woken without it, or consist of members that cannot fetch.
+        if self._has_missed(queues, looked_at):
             group.ring()
         try:
             # Does not cancel the future when the time is up: a result set by then still counts.
@@ -331,5 +345,6 @@ class Hub:
         self.close()
 
     def close(self) -> None:
-        self.listens = False
+        self.listens_since = math.inf
+        self._rung_at.clear()
         self._bell.close()

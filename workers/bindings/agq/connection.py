@@ -493,7 +493,7 @@ class Connection(asyncio.Protocol):
         hub = self.server.hub
         deadline = time.monotonic() + seconds if seconds else math.inf
         await hub.hear(self.server)
-        since = hub.heard(queues)
+        looked_at = time.monotonic()
         found = await self._look(queues)
         if found.jobs:
             return found
@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
         alike = (found.able, self.session.project)
-        return await hub.wait(waiter, queues, alike, since, left)
+        return await hub.wait(waiter, queues, alike, looked_at, left)
 
     async def _look(self, queues: list[str]) -> Look:
         """Try once, to the end: a claimed job is delivered or released."""

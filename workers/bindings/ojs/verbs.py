@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -85,6 +86,8 @@ class _Fetch(NamedTuple):
     wait: float
     """Seconds."""
     outcomes: Outcomes
+    read_at: float
+    """By `time.monotonic()`; it looks for jobs afterwards."""
 
 
 def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
@@ -131,7 +134,7 @@ def _fetch(request: VerbRequest) -> _Fetch:
     wait = requests.wait(body)
     outcomes = _outcomes(request, body, sender)
     asked["worker_id"] = _admit_all(caller, outcomes, sender)[sender] or ""
-    return _Fetch(asked, wait, outcomes)
+    return _Fetch(asked, wait, outcomes, time.monotonic())
 
 
 def _carry_out(request: VerbRequest, given: _Fetch) -> VerbResponse | WaitingForWork[Any]:
@@ -156,7 +159,7 @@ def _respond(
         return respond(jobs)
     # The request was its sign of life; by now the worker may be gone.
     claim = partial(protocol.fetch, **given.asked, discover=False)
-    return WaitingForWork(claim, respond, given.wait, given.asked)
+    return WaitingForWork(claim, respond, given.wait, given.asked, given.read_at)
 
 
 def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:

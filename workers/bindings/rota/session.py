@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from jobs.conf import ojs_settings
@@ -284,13 +285,13 @@ class Session:
         """Wait for work; None if the worker no longer wants any."""
         hub, queues = self._connections.hub, registration.queues
         await hub.hear(self._loop)
-        since = hub.heard(queues)
+        looked_at = time.monotonic()
         found = await self._look(registration)
         if found.jobs:
             return found
         waiter = Waiter(self.worker_id, lambda: self._look(registration), self._give_back)
         alike = (found.able, registration.project)
-        waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, None))
+        waiting = asyncio.create_task(hub.wait(waiter, queues, alike, looked_at, None))
         try:
             await self._wanted_or(waiting)
             if not waiting.done():

@@ -30,9 +30,11 @@ class WaitingForWork(Waiting[Answer]):
         respond: Callable[[Sequence[ClaimedJob]], VerbResponse],
         seconds: float,
         asked: dict[str, Any],
+        looked_at: float,
     ) -> None:
         """
         Args:
+            looked_at: when the first look, which found nothing, began, by `time.monotonic()`.
             asked: arguments of the fetch: `queues`, `types`, `worker_id`, `project` and, where its
                 protocol knows them, its `pool`.
         """
@@ -44,6 +46,7 @@ class WaitingForWork(Waiting[Answer]):
         self._worker_id: str = asked["worker_id"]
         self._project: str = asked["project"]
         self._pool: str | None = asked.get("pool")
+        self._looked_at = looked_at
         self._claimed: list[ClaimedJob] = []
 
     def _look(self) -> VerbResponse | None:
@@ -74,7 +77,8 @@ class WaitingForWork(Waiting[Answer]):
         await hub.hear(loop)
         able = await loop.in_thread(self._abilities)
         left = deadline - time.monotonic()
-        found = await hub.wait(waiter, self._queues, (able, self._project, self._pool), None, left)
+        alike = (able, self._project, self._pool)
+        found = await hub.wait(waiter, self._queues, alike, self._looked_at, left)
         if found is None:
             return await self.give_up(loop, answer)
         made: Answer = found.answer
