@@ -47,6 +47,13 @@ DELAYED = 5
 DELAY = 2.0
 """Seconds."""
 CRON = "*/2 * * * * *"
+GATHERED = """
+    SELECT 1
+      FROM ojs_jobs_job
+     WHERE state = 'available' AND enqueued_at < now() - interval '0.3 seconds'
+     LIMIT 1
+"""
+"""Jobs that have waited longer than any does while workers keep up."""
 SHIFTS = (0, HOUR, -HOUR)
 """Seconds by which the clock of each machine is wrong."""
 
@@ -248,6 +255,8 @@ class Site:
         async with self._producers(ledgers):
             workers = {name for machine in self._machines for name in self._of(machine)}
             await self._until(lambda: self._heard_since(0) >= workers, "not every worker works")
+            # While they were starting, jobs gathered.
+            await self._until(lambda: not self._ask(GATHERED), "the workers do not keep up")
             say("  All of it works.")
             await run()
         await self._until(lambda: not self._unfinished(), "not every job ends")
