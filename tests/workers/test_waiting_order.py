@@ -203,6 +203,15 @@ def test_notifications_that_may_have_been_lost_wake_everyone_and_those_who_looke
     run(story)
 
 
+def test_a_notification_that_comes_late_does_not_make_a_closed_hub_believe_it_listens():
+    async def story(work):
+        work.hub.close()
+        work.hub.ring(frozenset())
+        assert not work.hub.listens
+
+    run(story)
+
+
 def test_a_sweep_reaches_everyone_in_turn():
     async def story(work):
         for number in range(3 * SWEPT):
