@@ -266,7 +266,8 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_listener_is_left_behind() -> Iterator[None]:
-    """It would add its row in the next file's tests, and keep the database from being deleted."""
+    """The listening thread would write its row during the tests of the next file, and keep a
+    connection to the test database, which prevents its deletion."""
     yield
     end_the_listener()
 

@@ -105,7 +105,7 @@ _subscriptions: set[Subscription | Watch] = set()
 _lock = threading.Lock()
 _listener: threading.Thread | None = None
 _wanted_at = 0.0
-"""When the listening thread last had a waiter, by `time.monotonic()`."""
+"""When a waiter last came or left, by `time.monotonic()`."""
 
 
 @contextlib.contextmanager
@@ -129,6 +129,7 @@ def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _subscribed(waiter: Any) -> Iterator[Any]:
+    global _wanted_at
     if is_postgresql():
         _ensure_listener()
     with _lock:
@@ -137,6 +138,8 @@ def _subscribed(waiter: Any) -> Iterator[Any]:
         yield waiter
     finally:
         with _lock:
+            # In this order for `_is_wanted()`, which may run in between.
+            _wanted_at = time.monotonic()
             _subscriptions.discard(waiter)
 
 
@@ -176,7 +179,7 @@ def _give_back_connection() -> None:
 def _ensure_listener() -> None:
     global _listener, _wanted_at
     with _lock:
-        # The caller is about to wait.
+        # The caller is not among the waiters yet.
         _wanted_at = time.monotonic()
         if _listener is None or not _listener.is_alive():
             ready = threading.Event()
@@ -191,11 +194,8 @@ def _ensure_listener() -> None:
 
 
 def _is_wanted() -> bool:
-    """Whether somebody waits, or did a moment ago."""
-    global _wanted_at
-    if _subscriptions:
-        _wanted_at = time.monotonic()
-    return time.monotonic() - _wanted_at < LINGER
+    """Whether there is a waiter, or has been one in the last `LINGER` seconds."""
+    return bool(_subscriptions) or time.monotonic() - _wanted_at < LINGER
 
 
 def _may_end() -> bool:

@@ -213,8 +213,8 @@ class Hub:
         """Members of all groups, including those that are looking."""
         self._bell = contextlib.ExitStack()
         self.listens_since = math.inf
-        """From when on it has received every notification of work, by `time.monotonic()`; infinite
-        if it does not listen."""
+        """Since when no notification of work has been lost, by `time.monotonic()`; infinite if it
+        does not listen."""
         self._expects = False
         """A caller is looking and will wait if it finds nothing."""
         self._loop = asyncio.get_running_loop()
@@ -284,9 +284,9 @@ class Hub:
 
         Args:
             alike: further criteria that determine which jobs it would get.
-            looked_at: when the waiter itself last looked: `time.monotonic()` before that look. If
-                work may have arrived since then, its group looks again: if each waiter did, a busy
-                queue would keep thousands looking.
+            looked_at: `time.monotonic()` before the waiter's own last look. If work may have
+                arrived since then, its group looks again: if each waiter did, a busy queue would
+                keep thousands looking.
             seconds: how long to wait; None waits forever.
         """
         if self._has_ended:

@@ -86,8 +86,8 @@ class _Fetch(NamedTuple):
     wait: float
     """Seconds."""
     outcomes: Outcomes
-    read_at: float
-    """By `time.monotonic()`; it looks for jobs afterwards."""
+    looked_at: float
+    """`time.monotonic()` before it looks for jobs."""
 
 
 def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
@@ -159,7 +159,7 @@ def _respond(
         return respond(jobs)
     # The request was its sign of life; by now the worker may be gone.
     claim = partial(protocol.fetch, **given.asked, discover=False)
-    return WaitingForWork(claim, respond, given.wait, given.asked, given.read_at)
+    return WaitingForWork(claim, respond, given.wait, given.asked, given.looked_at)
 
 
 def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:

@@ -34,7 +34,7 @@ class WaitingForWork(Waiting[Answer]):
     ) -> None:
         """
         Args:
-            looked_at: when the first look, which found nothing, began, by `time.monotonic()`.
+            looked_at: `time.monotonic()` before the first look, which found nothing.
             asked: arguments of the fetch: `queues`, `types`, `worker_id`, `project` and, where its
                 protocol knows them, its `pool`.
         """
