@@ -21,7 +21,7 @@ from .stopping import Stopping
 
 GUARD = Path(__file__).with_name("guard.py")
 TOO_SOON = 5.0
-"""Seconds a service has to live for its start to count as successful."""
+"""Seconds a service has to live, once everything was well, for its start to count as successful."""
 MOST_FAILURES = 3
 """Failed starts in a row after which no more are tried."""
 TICK = 0.05
@@ -150,8 +150,12 @@ class Supervisor:
         self._guard.forget(service.process.pid)
         return False
 
-    def revive(self) -> Iterator[str]:
+    def revive(self, *, starting: bool) -> Iterator[str]:
         """Restart every service that has ended; yield a sentence about each.
+
+        Args:
+            starting: whether not everything has been well yet. Until then, a service that ends has
+                failed to start, however long it took: a busy machine makes it slow to fail.
 
         Raises:
             ServiceFailed: it keeps dying.
@@ -161,7 +165,8 @@ class Supervisor:
                 continue
             ended = f"The {service.name} {how_it_ended(service.process.returncode)}"
             lived = time.monotonic() - service.started
-            service.failures = service.failures + 1 if lived < TOO_SOON else 0
+            failed = starting or lived < TOO_SOON
+            service.failures = service.failures + 1 if failed else 0
             if service.failures >= MOST_FAILURES:
                 raise ServiceFailed(
                     f"{ended}, {service.failures} times in a row. Its last words, from "

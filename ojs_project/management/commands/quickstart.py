@@ -27,7 +27,7 @@ from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
 
 START_TIMEOUT = 60
-"""Seconds until everything must be healthy; many times what it takes."""
+"""Seconds after the last start until everything must be healthy; many times what it takes."""
 TICK = 0.1
 
 
@@ -98,7 +98,7 @@ class Command(BaseCommand):
                 self._announce(logs)
                 companions = self._start_companions()
                 while not self.stopping.asked:
-                    self._revive()
+                    self._revive(starting=False)
                     self.stopping.wait(TICK)
         finally:
             self._stop_everything(companions)
@@ -123,7 +123,8 @@ class Command(BaseCommand):
         deadline = time.monotonic() + START_TIMEOUT
         answer = "none"
         while not self.stopping.asked:
-            self._revive()
+            if self._revive(starting=True):
+                deadline = time.monotonic() + START_TIMEOUT
             try:
                 found = health(self.address.url)
             except NoAnswer as problem:
@@ -139,9 +140,13 @@ class Command(BaseCommand):
             self.stopping.wait(TICK)
         return False
 
-    def _revive(self) -> None:
-        for sentence in self.supervisor.revive():
+    def _revive(self, *, starting: bool) -> bool:
+        """Restart what has ended, and say so; return whether anything had."""
+        revived = False
+        for sentence in self.supervisor.revive(starting=starting):
             self.console.say(sentence)
+            revived = True
+        return revived
 
     def _announce(self, logs: Path) -> None:
         worker = self.supervisor.services[-1].process
