@@ -35,10 +35,14 @@ class Work:
 
         async def look() -> Look:
             self.looked.append(name)
-            await asyncio.sleep(0)
-            for job in self.jobs:
-                if takes(job):
+            # As a statement does, it finds only what was there when it began.
+            there = list(self.jobs)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            for job in there:
+                if takes(job) and job in self.jobs:
                     self.jobs.remove(job)
+                    await asyncio.sleep(0)
                     return Look([job])
             return Look([], may_fetch=not name.startswith("quiet"))
 
@@ -142,7 +146,7 @@ def test_quieted_workers_at_the_front_keep_no_other_from_work():
     run(story)
 
 
-@pytest.mark.parametrize("later", range(12))
+@pytest.mark.parametrize("later", range(24))
 def test_work_between_a_look_and_the_wait_is_not_missed_whenever_it_comes(later):
     """Its wake-up reaches another waiter, which may be anywhere between its look and its answer."""
 
@@ -223,6 +227,40 @@ def test_a_sweep_reaches_everyone_in_turn():
                 group.sweep()
             await settle()
         assert work.served == [f"w-{3 * SWEPT - 1}"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("later", range(10))
+def test_work_that_arrives_while_a_sweep_looks_is_not_missed_whenever_it_comes(later):
+    """The sweep may have looked too early, and the wake-up finds its waiter busy."""
+
+    async def story(work):
+        work.wait("only")
+        await settle()
+        for group in work.hub._groups.values():
+            group.sweep()
+        for _ in range(later):
+            await asyncio.sleep(0)
+        await work.add("job")
+        assert work.served == ["only"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("later", range(10))
+def test_a_worker_that_is_asked_for_looks_whatever_it_is_doing(later):
+    async def story(work):
+        for number in range(3):
+            work.wait(f"w-{number}", takes=lambda job, number=number: job == f"for w-{number}")
+        await settle()
+        work.hub.ring(frozenset({"q"}))
+        for _ in range(later):
+            await asyncio.sleep(0)
+        work.jobs.append("for w-1")
+        await work.hub.ring_for("w-1")
+        await settle()
+        assert work.served == ["w-1"]
 
     run(story)
 

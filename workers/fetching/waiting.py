@@ -70,6 +70,40 @@ class Waiter:
         """How often a later waiter found work that this one did not find."""
         self.looks = False
         """A look for it is in progress."""
+        self._looks_again = False
+
+    async def try_to_serve(self) -> Look | None:
+        """Look for work, and deliver what is found.
+
+        Returns:
+            None if it waits no more, or if a look for it is in progress. This one is then followed
+            by another: it may have begun before there was something to find.
+        """
+        if self.found.done():
+            return None
+        if self.looks:
+            self._looks_again = True
+            return None
+        self.looks = True
+        try:
+            found = await self.look()
+            while self._looks_again and not found.is_final and not self.found.done():
+                self._looks_again = False
+                found = await self.look()
+        except Exception as problem:  # for this waiter's client
+            if not self.found.done():
+                self.found.set_exception(problem)
+            return None
+        finally:
+            self.looks = self._looks_again = False
+        if self.found.done():
+            # Its time was up, or its client disconnected, during this look.
+            if found.jobs:
+                await self.release(found)
+            return None
+        if found.is_final:
+            self.found.set_result(found)
+        return found
 
 
 class Group:
@@ -127,14 +161,13 @@ class Group:
         try:
             while self.waiters and self._in_vain < IN_VAIN:
                 waiter = self.waiters.popleft()
-                if waiter.looks:
+                rings, looks = self._rings, waiter.looks
+                found = await waiter.try_to_serve()
+                if looks:  # for a sweep, and then once more for this wake-up
                     self.tried.append(waiter)
+                elif found is None:
                     continue
-                rings = self._rings
-                found = await self.look_for(waiter)
-                if found is None:
-                    continue
-                if found.is_final:
+                elif found.is_final:
                     # There may be more.
                     self._pass_over()
                     self._start_looker()
@@ -165,7 +198,7 @@ class Group:
         some = list(islice(self.waiters, self._swept, self._swept + SWEPT))
         self._swept += len(some)
         for waiter in some:
-            found = None if waiter.looks else await self.look_for(waiter)
+            found = None if waiter.looks else await waiter.try_to_serve()
             if found is not None and found.is_final:
                 self.forget(waiter)
 
@@ -180,28 +213,6 @@ class Group:
         for among in (self.waiters, self.tried):
             with contextlib.suppress(ValueError):
                 among.remove(waiter)
-
-    async def look_for(self, waiter: Waiter) -> Look | None:
-        """Look for work for one waiter, and deliver what is found."""
-        if waiter.found.done():
-            return None
-        waiter.looks = True
-        try:
-            found = await waiter.look()
-        except Exception as problem:  # for this waiter's client
-            if not waiter.found.done():
-                waiter.found.set_exception(problem)
-            return None
-        finally:
-            waiter.looks = False
-        if waiter.found.done():
-            # Its time was up, or its client disconnected, during this look.
-            if found.jobs:
-                await waiter.release(found)
-            return None
-        if found.is_final:
-            waiter.found.set_result(found)
-        return found
 
 
 class Hub:
@@ -259,10 +270,9 @@ class Hub:
         )
 
     async def ring_for(self, worker_id: str) -> None:
-        """Wake the groups of one worker."""
-        for group in list(self._groups.values()):
-            for waiter in [one for one in group.waiters if one.worker_id == worker_id]:
-                await group.look_for(waiter)
+        """Let all waiters of one worker look."""
+        for waiter in [one for one in self._waiters if one.worker_id == worker_id]:
+            await waiter.try_to_serve()
 
     async def hear(self, loop: HasThreads) -> None:
         """Start to receive notifications; the first caller does it, others wait for it."""
