@@ -19,7 +19,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from tests import postgres
 from tests.processes import free_port
 
 from . import goals
-from .places import REFERENCE, THEIRS, of_reference, ours
+from .places import REFERENCE, STOCKS, THEIRS, among, of_reference, ours
 from .plan import Plan, rounds, say, stop_when_asked
 from .results import Results
 from .servers import command, environment, serve
@@ -38,9 +38,6 @@ from .tables import EMPTIED
 
 PROGRAMS = ("server", "load")
 QUEUE = "load"
-STOCK = 20_000
-"""Available jobs of both servers before a measurement of fetches. The reference server's fetches
-take longer the more there are."""
 AT_A_TIME = 100
 RATE = re.compile(r"jobs/s +(\d+) .* bad (\d+)$", re.MULTILINE)
 WARM_UP = 0.3
@@ -52,17 +49,19 @@ class Work:
     operation: str
     connections: int
     count: int = 1
-    needs_stock: bool = False
+    stock: int = 0
+    """Available jobs before the measurement."""
 
 
-WORK = (
-    Work("enqueue 1", "enqueue", 8),
-    Work("enqueue 1", "enqueue", 1),
-    Work("enqueue 100", "enqueue", 4, AT_A_TIME),
-    Work("fetch 1 + ack 1", "pair", 8, needs_stock=True),
-    Work("heartbeat, no jobs", "beat", 8),
-    Work("heartbeat, no jobs", "beat", 32),
-)
+def all_work(stocks: Sequence[int]) -> list[Work]:
+    return [
+        Work("enqueue 1", "enqueue", 8),
+        Work("enqueue 1", "enqueue", 1),
+        Work("enqueue 100", "enqueue", 4, AT_A_TIME),
+        *(Work(among(goals.ONE_BY_ONE, stock), "pair", 8, stock=stock) for stock in stocks),
+        Work("heartbeat, no jobs", "beat", 8),
+        Work("heartbeat, no jobs", "beat", 32),
+    ]
 
 
 @dataclass
@@ -116,13 +115,13 @@ class Side:
         return float(found[1]), int(found[2])
 
 
-def run(plan: Plan, stock: int, sides: list[Side], load: Path, results: Results) -> None:
-    wanted = [work for work in WORK if plan.wants(work.name, REFERENCE)]
+def run(plan: Plan, stocks: Sequence[int], sides: list[Side], load: Path, results: Results) -> None:
+    wanted = [work for work in all_work(stocks) if plan.wants(work.name, REFERENCE)]
     for number, work in enumerate(rounds(plan, wanted, results)):
         # Who is first changes, so that a drift of the machine's speed favours neither.
         order = sides if number // len(wanted) % 2 else reversed(sides)
         for side in order:
-            side.prepare(stock if work.needs_stock else 0)
+            side.prepare(work.stock)
             side.drive(load, work, WARM_UP)
             rate, refused = side.drive(load, work, plan.seconds)
             result = results.get(REFERENCE, of_reference(side.name, work.name, work.connections))
@@ -168,7 +167,12 @@ def arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=2.0, help="of each measurement in each round")
     add("--processes", default="1,2", help="processes of our server, in turn (default: 1,2)")
     add("--threads", type=int, default=8, help="threads of each process (default: 8)")
-    add("--stock", type=int, default=STOCK, help="available jobs for fetches")
+    add(
+        "--stock",
+        action="append",
+        type=int,
+        help="available jobs for fetches; may be repeated (default: 20000 and 150000)",
+    )
     add("--only", action="append", default=[], help="part of a name; may be repeated")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     return parser.parse_args()
@@ -206,7 +210,7 @@ def main() -> None:
             port, count = free_port(), int(text)
             stack.enter_context(serve(command(port, count), port, count, surroundings))
             sides.append(Side(ours(count), port, key, url, empty))
-        run(plan, options.stock, sides, options.folder / "load", results)
+        run(plan, options.stock or STOCKS, sides, options.folder / "load", results)
     if options.json:
         options.json.write_text(json.dumps({"postgres": results.documents()}, indent=2))
     else:
