@@ -92,9 +92,12 @@ class Quickstart:
     def up(self, *arguments: str, **variables: str) -> Iterator[processes.Running]:
         with self.start(*arguments, **variables) as run:
             run.wait_for("Ctrl-C")
-            # django-q2's cluster ignores signals while it is starting.
-            eventually(lambda: "running." in (self.data / "logs" / "cluster.log").read_text())
+            self.wait_for_cluster()
             yield run
+
+    def wait_for_cluster(self) -> None:
+        """Return once django-q2's cluster can be asked to end: it ignores that while starting."""
+        eventually(lambda: "running." in (self.data / "logs" / "cluster.log").read_text())
 
     def pids(self) -> list[int]:
         """Every process that it started, in whatever session or group."""

@@ -226,6 +226,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_in_order(quickstart):
     try:
         while shown.count(b"\r\x1b[K") < 3:
             shown += os.read(terminal, 4096)
+        quickstart.wait_for_cluster()
         os.write(terminal, b"\x03")
         shown += read_to_the_end(terminal)
 
