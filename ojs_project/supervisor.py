@@ -133,6 +133,11 @@ class Supervisor:
         self._stopping = stopping
         self._guard = Guard()
 
+    @property
+    def last_start(self) -> float:
+        """When a service was last started, by `time.monotonic()`."""
+        return max(service.started for service in self.services)
+
     def start(self) -> None:
         for service in self.services:
             self._start(service)

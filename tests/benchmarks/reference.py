@@ -171,7 +171,7 @@ def arguments() -> argparse.Namespace:
         "--stock",
         action="append",
         type=int,
-        help="available jobs for fetches; may be repeated (default: 20000 and 150000)",
+        help=f"available jobs for fetches; may be repeated (default: {STOCKS})",
     )
     add("--only", action="append", default=[], help="part of a name; may be repeated")
     add("--json", type=Path, metavar="FILE", help="write everything measured")

@@ -120,11 +120,9 @@ class Command(BaseCommand):
             ServiceFailed: one of them will not start.
             Unusable: they run, but not as they should.
         """
-        deadline = time.monotonic() + START_TIMEOUT
         answer = "none"
         while not self.stopping.asked:
-            if self._revive(starting=True):
-                deadline = time.monotonic() + START_TIMEOUT
+            self._revive(starting=True)
             try:
                 found = health(self.address.url)
             except NoAnswer as problem:
@@ -133,20 +131,16 @@ class Command(BaseCommand):
                 if found.get("status") == "ok":
                     return True
                 answer = str(found)
-            if time.monotonic() > deadline:
+            if time.monotonic() > self.supervisor.last_start + START_TIMEOUT:
                 raise Unusable(
                     f"The server was not well after {START_TIMEOUT} s. Its last answer: {answer}"
                 )
             self.stopping.wait(TICK)
         return False
 
-    def _revive(self, *, starting: bool) -> bool:
-        """Restart what has ended, and say so; return whether anything had."""
-        revived = False
+    def _revive(self, *, starting: bool) -> None:
         for sentence in self.supervisor.revive(starting=starting):
             self.console.say(sentence)
-            revived = True
-        return revived
 
     def _announce(self, logs: Path) -> None:
         worker = self.supervisor.services[-1].process
