@@ -32,7 +32,8 @@ def services(
     environment = {**environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     manage = [sys.executable, str(ROOT / "manage.py")]
     found = [
-        Service("server", server(address), logs / "server.log", environment, grace=2.5),
+        # A request that is still being sent is not waited for until its timeout.
+        Service("server", server(address), logs / "server.log", environment, grace=10.0),
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]

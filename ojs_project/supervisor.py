@@ -41,8 +41,9 @@ class Service:
     command: list[str]
     log: Path
     environment: dict[str, str]
-    grace: float = 5.0
-    """Seconds between being asked to end and being killed."""
+    grace: float = 30.0
+    """Seconds between being asked to end and being killed; long, since a second Ctrl-C kills at
+    once, and on a busy machine django-q2's cluster needs several seconds to end."""
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = 0
