@@ -159,7 +159,6 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             attempt=0,
             attempt_counted=False,
             retry_delay=None,
-            dead_letter=False,
             started_at=None,
             scheduled_at=None,
             expires_at=None,

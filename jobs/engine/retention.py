@@ -308,7 +308,7 @@ def _beyond(dead: QuerySet[Job], limit: int, **kind: str) -> list[UUID]:
         kind: the queue that all of them are of, if it is one.
     """
     # Whether there can be any: by the index alone, which takes a thirtieth of reading the rows.
-    all_of_kind = Job.objects.filter(dead_letter=True, **kind).order_by("-finished_at", "-pk")
+    all_of_kind = Job.objects.dead().filter(**kind).order_by("-finished_at", "-pk")
     if not all_of_kind.values_list("finished_at")[limit : limit + 1]:
         return []
     newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
@@ -392,7 +392,7 @@ def _delete_workflow(root_id: UUID) -> int:
         # Jobs that are dead, unfinished or protected remain as independent jobs.
         for stays in (
             jobs.filter(finished_at__isnull=True),
-            jobs.filter(state=State.DISCARDED, dead_letter=True),
+            jobs.dead(),
             jobs.protected(),
         ):
             # Locked in the order of ids, as every batch does.
