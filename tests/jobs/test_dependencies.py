@@ -197,7 +197,9 @@ def test_ten_thousand_jobs_that_wait_for_one_are_freed_in_sets(django_assert_max
     engine.enqueue_after([first, *waiters], {job.id: [first.id] for job in waiters})
     engine.claim(["default"])
 
-    with django_assert_max_num_queries(250):
+    # 25 for each of ten sets. One of them is asked at most once a second: on a slow machine, each
+    # time.
+    with django_assert_max_num_queries(260):
         engine.complete([Completion(first.id, result=1)])
         while engine.release_more():
             pass
