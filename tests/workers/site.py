@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jobs import engine
 from jobs.models import Job
 from tests.processes import ROOT, Api, Running, environment, eventually, forked, manage_to
 from workers.models import Worker
@@ -120,4 +121,36 @@ def ends_with(started: Running, code: int = 0) -> None:
         raise AssertionError(f"it does not end:\n{started.output}") from None
 
 
-__all__ = ["ROOT", "Shop", "becomes", "ends_with", "state_of", "tell", "worker_becomes"]
+def reclaim_all() -> None:
+    """Reclaim all jobs as if their workers had died."""
+    engine.reclaim(set(Job.objects.active().values_list("reserved_by", flat=True)))
+
+
+def burst(shop: Shop, *arguments: str, **options: Any) -> str:
+    """Run the waiting jobs; return the worker's output."""
+    with shop.starting("--burst", *arguments, **options) as started:
+        ends_with(started)
+        return started.output
+
+
+LATER = {"max_attempts": 3, "initial_interval": "PT1H"}
+"""For failing jobs: on a busy machine the usual backoff may pass while a test checks them."""
+
+
+def the_error_of(job: Any) -> Any:
+    return Job.objects.get(pk=job.id).errors.get()
+
+
+__all__ = [
+    "LATER",
+    "ROOT",
+    "Shop",
+    "becomes",
+    "burst",
+    "ends_with",
+    "reclaim_all",
+    "state_of",
+    "tell",
+    "the_error_of",
+    "worker_becomes",
+]
