@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -55,17 +56,11 @@ OF_BOTH = {
 }
 """Files whose tests also need it, besides those about the admin."""
 LEFT_OUT = [
-    # Parsing, serializing and permissions: decided before there is a statement.
-    "bindings/test_agq_strangers.py",
+    # Parsing: decided before there is a statement.
     "bindings/test_any_client.py",
     "bindings/test_fuzzing.py",
     "bindings/test_hostile_input.py",
     "bindings/test_hostile_requests.py",
-    "bindings/test_public_clients.py",
-    "bindings/test_rota_origins.py",
-    "bindings/test_strangers.py",
-    "bindings/test_switched_off.py",
-    "bindings/test_tls.py",
     # The same statements as in others, many more times.
     "benchmarks",
     "concurrency/test_chaos.py",
@@ -79,8 +74,6 @@ LEFT_OUT = [
     "jobs/test_query_plans.py",
     # Pages that tests/jobs and tests/workers open as well.
     "browser",
-    "test_admin_permissions.py",
-    "test_view_only.py",
     # The stand-alone project and its deployment, which have one database.
     "campaign",
     "project",
@@ -88,24 +81,19 @@ LEFT_OUT = [
     "test_database_url.py",
     "test_packaging.py",
     "test_readme.py",
-    "test_settings.py",
-    "test_shadows.py",
     "workers/test_deployment.py",
-    "workers/test_host_servers.py",
-    # No database at all, or a server that is not this one.
-    "test_architecture.py",
-    "test_lock.py",
-    "test_openapi.py",
-    "test_translations.py",
-    "workers/test_runtime_elsewhere.py",
-    # What a worker process does with a job, not with the database.
-    "workers/test_runtime_handlers.py",
+    # Transactions that include the site's own tables.
+    "workers/test_runtime_transactions.py",
 ]
 """Skipped behind a router: these tests would show nothing new, and take longer.
 
 For each way to the database some tests remain: the engine and the reaper, in threads and in
 processes; all protocols, by request and over open connections; the admin; the commands; the worker
 process, beside the server's database and over HTTP; listeners; poolers.
+
+With `--rest`, only these tests run, as far as they may depend on the database: `make test` runs
+them on PostgreSQL as it is, and all others behind a router. The code never asks whether the jobs
+have a database of their own, so a test that passes behind a router passes without one.
 """
 
 
@@ -159,14 +147,20 @@ if APART:
 LONG = ("slow", "browser", "conformance")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rest", action="store_true", help="leave out what OJS_TEST_DATABASE=router runs"
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files with long tests first: in the end, no process waits for another's.
     long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
     items.sort(key=lambda item: item.path not in long)
+    if config.getoption("rest"):
+        _keep(config, items, _is_of_the_rest)
     if APART:
-        without = [item for item in items if not _needs_a_database(item)]
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if _needs_a_database(item)]
+        _keep(config, items, _needs_a_database)
         apart = pytest.mark.skip(reason="needs the jobs beside the site's own tables")
         for item in items:
             _confine(item)
@@ -178,6 +172,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("postgres"):
             item.add_marker(skip)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], which: Callable[[Any], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not which(item)])
+    items[:] = filter(which, items)
+
+
+def _is_of_the_rest(item: Any) -> bool:
+    """Whether a test may depend on the database, and is not run behind a router."""
+    return bool(
+        any(item.path.is_relative_to(Path(__file__).parent / name) for name in LEFT_OUT)
+        or item.get_closest_marker("one_database")
+        or (item.get_closest_marker("postgres") and not _needs_a_database(item))
+    )
 
 
 def _needs_a_database(item: Any) -> bool:

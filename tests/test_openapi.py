@@ -15,11 +15,14 @@ from django.utils.http import urlencode
 from jobs.errors import OJSError
 from jobs.http.errors import status_of
 from tests.ojs_client import OJSClient
+from tests.once import once_is_enough
 from workers.bindings.flare.views import WORDS
 from workers.openapi import operations
 from workers.openapi.document import current
 from workers.openapi.generate import NotDescribed, document, refusals_of, written
 from workers.openapi.refusals import EXAMPLES
+
+pytestmark = once_is_enough
 
 JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 

@@ -15,7 +15,10 @@ from jobs.store import keepalive
 from ojs_project import telemetry
 from ojs_project.databases import database
 from ojs_project.environment import choice, flag, misread, ojs_options
+from tests.once import once_is_enough
 from tests.processes import PATIENCE
+
+pytestmark = once_is_enough
 
 ROOT = Path(__file__).resolve().parent.parent
 

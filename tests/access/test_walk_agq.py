@@ -10,7 +10,6 @@ import pytest
 
 from jobs.access import Command, commands
 from jobs.spec.worker_ids import qualified
-from tests.once import behind_a_router
 from workers.bindings.agq.commands import known, rule
 from workers.models import Worker
 
@@ -27,7 +26,7 @@ from .scenes import (
     tells_of_twin,
 )
 
-pytestmark = [behind_a_router, pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def registered(s: Scene) -> str:

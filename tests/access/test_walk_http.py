@@ -14,14 +14,13 @@ from jobs.http.fast_path import FastView
 from jobs.spec.worker_ids import qualified
 from tests.database import rolled_back
 from tests.ojs_client import OJSClient
-from tests.once import behind_a_router
 from workers.bindings.flare import ids
 from workers.bindings.shared.switched import Switched
 
 from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
 from .scenes import SECRET, Scene, double, is_untouched, rows, scene, tells_of_twin
 
-pytestmark = [behind_a_router, pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 OPTIONS = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0}
 FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}

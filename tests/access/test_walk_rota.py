@@ -15,7 +15,6 @@ from jobs.access import Command, commands
 from jobs.models import Job
 from jobs.spec.worker_ids import qualified
 from tests.factories import JobErrorFactory, JobFactory, ago
-from tests.once import behind_a_router
 from workers.bindings.rota.actions import PARTS, rule
 from workers.bindings.rota.messages import Message
 from workers.models import Worker
@@ -24,7 +23,7 @@ from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
 from .lines import RotaLine
 from .scenes import SECRET, TWINS_HOST, Scene, double, is_untouched, rows, scene, tells_of_twin
 
-pytestmark = [behind_a_router, pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def registration(s: Scene) -> dict[str, Any]:

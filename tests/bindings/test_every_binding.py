@@ -27,11 +27,10 @@ from tests import operators, processes, protocol_clients
 from tests.conftest import url_of_test_database
 from tests.factories import ago
 from tests.ojs_client import OJSClient
-from tests.once import behind_a_router
 from workers.chores import reaper
 from workers.models import Worker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, behind_a_router]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 WORKER = "ojs_workers_worker"
 PROTOCOLS = protocol_clients.PROTOCOLS

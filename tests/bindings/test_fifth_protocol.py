@@ -20,12 +20,11 @@ from jobs.protocols import DEFAULT_PACKAGES
 from tests import operators, processes
 from tests.conftest import url_of_test_database
 from tests.ojs_client import OJSClient
-from tests.once import behind_a_router
 from tests.processes import eventually
 from workers.chores import reaper
 from workers.models import Directive, Worker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, behind_a_router]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 PROTOCOLS = [*DEFAULT_PACKAGES, "tests.drum"]
 WORKER = "ojs_workers_worker"

@@ -15,8 +15,11 @@ from jobs import engine
 from jobs.models import Job
 from jobs.spec.identifiers import uuid7
 from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.once import once_is_enough
 from tests.sdks import RFC_3339, Go, JavaScript, Python, Ruby, Sdk
 from workers.models import Worker
+
+pytestmark = once_is_enough
 
 SDKS = [Python, JavaScript, Go, Ruby]
 

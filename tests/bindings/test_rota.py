@@ -30,7 +30,6 @@ from tests import processes
 from tests.conftest import url_of_test_database
 from tests.database import connection
 from tests.factories import ago
-from tests.once import behind_a_router
 from tests.processes import eventually
 from workers.bindings.rota import messages
 from workers.chores import reaper
@@ -38,7 +37,7 @@ from workers.fleet.orders import order
 from workers.lifecycle import WorkerState
 from workers.models import Directive, Worker
 
-pytestmark = [behind_a_router, pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 PATIENCE = processes.PATIENCE
 SILENCE = 600
 """Seconds that most servers here allow: a busy machine keeps a test silent for longer than five."""

@@ -9,9 +9,10 @@ import websockets
 
 from jobs.http.authentication import make_key
 from tests.bindings.listening import serving_rota
+from tests.once import once_is_enough
 from tests.processes import ROTA_SERVERS
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [once_is_enough, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 SITE = {
     "DJANGO_ALLOWED_HOSTS": "localhost,127.0.0.1,jobs.example.com",

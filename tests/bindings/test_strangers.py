@@ -11,6 +11,9 @@ from django.test import Client
 from jobs.http.authentication import make_key
 from jobs.models import Job
 from tests.factories import WorkerFactory
+from tests.once import once_is_enough
+
+pytestmark = once_is_enough
 
 JOB = json.dumps({"type": "email.send", "args": []})
 ELSEWHERE = {"HTTP_ORIGIN": "https://evil.example"}

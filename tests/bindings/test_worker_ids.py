@@ -24,11 +24,10 @@ from jobs.spec.lifecycle import State
 from tests import processes, protocol_clients
 from tests.conftest import url_of_test_database
 from tests.factories import JobFactory, ago
-from tests.once import behind_a_router
 from workers.chores import reaper
 from workers.models import Worker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, behind_a_router]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 PROTOCOLS = protocol_clients.PROTOCOLS
 ID = "worker-1"

@@ -15,7 +15,6 @@ from jobs.spec.worker_ids import shown
 from tests.factories import WorkerFactory, ago
 from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient
-from tests.once import behind_a_router
 from workers import protocol
 from workers.access import admission
 from workers.access.claims import ForeignWorker
@@ -24,7 +23,7 @@ from workers.protocol import Description
 
 from .threads import in_step, while_it_waits
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, behind_a_router]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 ROUNDS = 60
 PROJECTS = ("acme", "other", "third")

@@ -12,11 +12,10 @@ import pytest
 
 from jobs.models import CronJob
 from tests import processes
-from tests.once import behind_a_router
 from tests.workers.test_host_servers import ASGI, DOOR, WSGI, environment
 from workers import code_schedules
 
-pytestmark = [behind_a_router, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 NIGHTLY = {"nightly": {"cron": "0 2 * * *", "type": "shop.hire", "args": [1, "Ada"]}}
 

@@ -12,7 +12,6 @@ from jobs.access.audit import Actor
 from jobs.errors import Conflict, InvalidRequest
 from jobs.models import Job, OperatorAction, Source
 from tests.factories import WorkerFactory, ago
-from tests.once import behind_a_router
 from tests.operators import answer, choose, operator, press
 from tests.workers.fleets import Fleet, directives
 from workers.admin.operation import waits_for
@@ -20,7 +19,7 @@ from workers.chores import reaper
 from workers.fleet import drain
 from workers.models import FleetOperation, OperationStep, Worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db, behind_a_router]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 OPS = Actor("ops", Source.SHELL)
 WORKER = "ojs_workers_worker"

@@ -14,11 +14,10 @@ from jobs.spec.lifecycle import State
 from tests import processes
 from tests.database import another_connection, connection
 from tests.factories import WorkerFactory, ago, many_jobs
-from tests.once import behind_a_router
 from workers.chores import reaper
 from workers.models import Reaper
 
-pytestmark = [behind_a_router, pytest.mark.django_db, pytest.mark.slow]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -17,13 +17,12 @@ from jobs import engine
 from jobs.models import Job, RefusedFinish
 from tests.database import atomic, connection
 from tests.factories import ago
-from tests.once import behind_a_router
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 
-pytestmark = [pytest.mark.slow, behind_a_router]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(params=["direct", "http"])

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 
 from jobs.spec.identifiers import uuid7
+from tests.once import once_is_enough
 from tests.processes import eventually
 from tests.workers.site import NOWHERE, Shop, ends_with, tell
 from workers.runtime.client import Refused
 from workers.runtime.http import HttpClient
 from workers.runtime.options import Options
 
-pytestmark = pytest.mark.slow
+pytestmark = [once_is_enough, pytest.mark.slow]
 
 
 class Elsewhere(ThreadingHTTPServer):
