@@ -22,7 +22,7 @@ from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import WAITING, State
 from jobs.store.database import compiled
 from jobs.store.postgres import heads
-from tests.database import connection, rolled_back
+from tests.database import alias, connection, rolled_back
 from tests.factories import JobFactory, WorkerFactory
 from workers import protocol
 
@@ -54,9 +54,14 @@ FILL = """
 """
 
 
-def fill(first: int, last: int) -> None:
+def insert(first: int, last: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(FILL.replace("(1, 112000)", f"({first}, {last})"), [])
+
+
+def fill(first: int, last: int) -> None:
+    insert(first, last)
+    with connection.cursor() as cursor:
         cursor.execute("ANALYZE ojs_jobs_job")
 
 
@@ -257,6 +262,23 @@ def test_no_sweep_reads_the_whole_table(big_table, name):
     found = plan(*compiled(jobs))
 
     assert indexes(found) == {index}
+    assert "Sort" not in found
+
+
+def test_a_page_of_the_dead_letter_is_read_in_order_from_however_worn_an_index(big_table):
+    """Where many dead jobs have come and gone, another index of the dead letter may be smaller."""
+    with rolled_back():
+        for _ in range(20):
+            insert(99_001, 100_000)
+        most = Job.objects.dead().order_by("pk").values("pk")[:20_000]
+        Job.objects.filter(pk__in=most)._raw_delete(alias())
+        with connection.cursor() as cursor:
+            cursor.execute("REINDEX INDEX ojs_job_dead_type")
+            cursor.execute("ANALYZE ojs_jobs_job")
+
+        found = plan(*compiled(DeadJob.objects.order_by("-finished_at", "-pk")[:50]))
+
+    assert indexes(found) == {"ojs_job_dead"}
     assert "Sort" not in found
 
 
