@@ -182,10 +182,15 @@ def _keep(config: pytest.Config, items: list[pytest.Item], which: Callable[[Any]
 def _is_of_the_rest(item: Any) -> bool:
     """Whether a test may depend on the database, and is not run behind a router."""
     return bool(
-        any(item.path.is_relative_to(Path(__file__).parent / name) for name in LEFT_OUT)
+        _is_left_out(item.path)
         or item.get_closest_marker("one_database")
         or (item.get_closest_marker("postgres") and not _needs_a_database(item))
     )
+
+
+@cache
+def _is_left_out(file: Path) -> bool:
+    return any(file.is_relative_to(Path(__file__).parent / name) for name in LEFT_OUT)
 
 
 def _needs_a_database(item: Any) -> bool:
