@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,14 +24,9 @@ from workers.models import Worker
 pytestmark = [pytest.mark.slow]
 
 
-@pytest.fixture(params=["direct", "http"])
-def shop(request: Any, tmp_path: Any, database_url: str) -> Iterator[Shop]:
-    site = Shop(tmp_path, database_url, request.param)
-    if site.over == "direct":
-        yield site
-        return
-    with site.server(free_port()):
-        yield site
+@pytest.fixture
+def shop(either_shop: Shop) -> Shop:
+    return either_shop
 
 
 def errors_of(job: Any) -> list[str]:

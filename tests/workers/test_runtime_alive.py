@@ -24,11 +24,6 @@ LONG_AGO = 1_000_000_000
 
 
 @pytest.fixture
-def shop(tmp_path: Any, database_url: str) -> Shop:
-    return Shop(tmp_path, database_url)
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "alive"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -37,21 +35,6 @@ from workers.models import Worker
 from workers.runtime import handler
 
 pytestmark = [once_is_enough, pytest.mark.slow]
-
-
-@pytest.fixture
-def shop(tmp_path: Any, database_url: str) -> Shop:
-    return Shop(tmp_path, database_url)
-
-
-@pytest.fixture(params=["direct", "http"])
-def either_shop(request: Any, tmp_path: Any, database_url: str) -> Iterator[Shop]:
-    site = Shop(tmp_path, database_url, request.param)
-    if site.over == "direct":
-        yield site
-        return
-    with site.server(free_port()):
-        yield site
 
 
 def test_a_burst_runs_all_there_is_and_ends(either_shop):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -25,11 +24,6 @@ from tests.workers.site import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def shop(tmp_path: Any, database_url: str) -> Shop:
-    return Shop(tmp_path, database_url)
 
 
 def test_a_handler_that_leaves_a_transaction_open_harms_no_other(shop):
@@ -68,9 +62,6 @@ def connections_of_the_worker() -> int:
         )
         (count,) = cursor.fetchone()
     return int(count)
-
-
-# Effects that happen exactly once
 
 
 @pytest.mark.one_database
