@@ -320,13 +320,14 @@ def at_the_newest() -> Iterator[None]:
 def forgetful_process() -> Iterator[None]:
     """Clear the caches of rows in this process: the rows are deleted after the test."""
     from jobs.access import refusals
-    from jobs.engine import forget_queues, retention, schemas
+    from jobs.engine import forget_queues, held_back, retention, schemas
     from jobs.http.authentication import forget_keys
     from ojs_project import middleware
 
     yield
     refusals.forget()
     forget_queues()
+    held_back.forget()
     retention.forget_looks()
     schemas.forget()
     forget_keys()

@@ -25,6 +25,7 @@ from ..store.claimed import ClaimedJob
 from ..store.contract import OPEN, Claimed, ClaimRequest, Gate, Versions
 from ..store.database import atomic
 from ..store.stores import store
+from . import held_back
 from .limited_claim import claim_within_limits
 from .outcomes import Outcome
 from .reservations import default_period
@@ -134,7 +135,10 @@ def claim_request(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> Cla
 def _jobs(request: ClaimRequest, claimed: Claimed) -> list[ClaimedJob]:
     jobs = claimed.jobs
     if claimed.is_limited:
-        jobs = claim_within_limits(replace(request, pool=claimed.pool))
+        request = replace(request, pool=claimed.pool)
+        jobs = claim_within_limits(request)
+        if len(jobs) < request.count:
+            held_back.look_again(request, jobs)
     begun = {job.workflow_id for job in jobs if job.workflow_id is not None}
     if begun:
         mark_started(begun)

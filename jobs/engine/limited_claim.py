@@ -35,34 +35,16 @@ from ..spec.tenants import MOST_PRIORITY
 from ..store import clock
 from ..store.claimed import ClaimedJob
 from ..store.contract import ClaimRequest
-from ..store.database import run
 from ..store.portable import open_queues, skips_locked
 from ..store.stores import store
 from . import pool_rules, turns
 from .ends import discard_waiting
 from .flow import ending
-from .limits import QUEUE_KEY, make_known, running_jobs
+from .limits import QUEUE_KEY, keys_waiting, make_known, running_jobs
 
 BATCH = 100
 KEYS = 200
 """Most keys of one queue that a fetch considers; only open ones count, so closed ones hide none."""
-MOST_KEYS = 5_000
-# One index probe for each key, however many jobs wait behind it.
-WAITING = """
-    WITH RECURSIVE waiting (key, number) AS (
-        SELECT (SELECT min(rate_key)
-                  FROM ojs_jobs_job
-                 WHERE state = 'available' AND queue = %s AND rate_key > ''), 1
-     UNION ALL
-        SELECT (SELECT min(rate_key)
-                  FROM ojs_jobs_job
-                 WHERE state = 'available' AND queue = %s AND rate_key > waiting.key),
-               number + 1
-          FROM waiting
-         WHERE key IS NOT NULL AND number < %s
-    )
-    SELECT key FROM waiting WHERE key IS NOT NULL
-"""
 
 
 @dataclass(slots=True)
@@ -164,7 +146,7 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
 def _open_keys(queue: str) -> list[str]:
     """Return the keys that have available jobs in the queue and may have room for them."""
     _promote_due(queue)
-    waiting = _keys_waiting(queue)
+    waiting = _known_keys_waiting(queue)
     if not waiting:
         return []
     now = clock.now()
@@ -189,9 +171,9 @@ def _locked(keys: set[str]) -> dict[str, Partition]:
     return {row.pk: Partition(row, {}, 0, Room(0)) for row in rows}
 
 
-def _keys_waiting(queue: str) -> list[str]:
+def _known_keys_waiting(queue: str) -> list[str]:
     """Return the rate keys of available jobs in the queue; each has a partition."""
-    keys = [key for (key,) in run(WAITING, [queue, queue, MOST_KEYS])]
+    keys = keys_waiting(queue)
     known = set(RateLimit.objects.filter(pk__in=keys).values_list("pk", flat=True))
     lost = [key for key in keys if key not in known]
     if lost:

@@ -18,10 +18,27 @@ from ..spec import rate_policy
 from ..spec.rate_policy import Memory, Room
 from ..spec.validation import NewJob
 from ..store import clock
-from ..store.database import atomic
+from ..store.database import atomic, run
 
 QUEUE_KEY = "queue/"
 """Prefix of the queue's name in the key of its own partition; no client's key has a slash."""
+MOST_KEYS = 5_000
+# One index probe for each key, however many jobs wait behind it.
+WAITING = """
+    WITH RECURSIVE waiting (key, number) AS (
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > ''), 1
+     UNION ALL
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > waiting.key),
+               number + 1
+          FROM waiting
+         WHERE key IS NOT NULL AND number < %s
+    )
+    SELECT key FROM waiting WHERE key IS NOT NULL
+"""
 
 
 def know(new: Sequence[NewJob]) -> None:
@@ -57,6 +74,11 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
             unique_fields=["key"],
             update_fields=["policy", "closed_until", "updated_at"],
         )
+
+
+def keys_waiting(queue: str) -> list[str]:
+    """Return the rate keys of available jobs in the queue."""
+    return [key for (key,) in run(WAITING, [queue, queue, MOST_KEYS])]
 
 
 def running_jobs(keys: Iterable[str]) -> Counter[str]:

@@ -159,6 +159,63 @@ def notify(queues: Collection[str]) -> None:
         run(SEND, [names])
 
 
+def is_anybody_waiting() -> bool:
+    """Whether something in this process waits for a queue."""
+    return bool(_subscriptions)
+
+
+def remind(queue: str, seconds: float) -> None:
+    """Wake the waiters of this process for `queue` after a time, unless that is to happen sooner.
+
+    For work that no transaction brings, and so nobody can notify of.
+    """
+    _reminders.add(queue, time.monotonic() + seconds)
+
+
+class _Reminders:
+    """The queues to ring later, and the thread that does so while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, queue: str, due: float) -> None:
+        with self._changed:
+            if due >= self._due.get(queue, math.inf):
+                return
+            self._due[queue] = due
+            if self._thread is not None and self._thread.is_alive():
+                self._changed.notify()
+            else:
+                self._thread = threading.Thread(
+                    target=self._ring_each, name="ojs-reminders", daemon=True
+                )
+                self._thread.start()
+
+    def _ring_each(self) -> None:
+        while names := self._wait_for_next():
+            _ring(names)
+
+    def _wait_for_next(self) -> list[str]:
+        """Return the queues that are due, once there are some; none if there was none for long."""
+        with self._changed:
+            while True:
+                if not self._due and not self._changed.wait(LINGER):
+                    self._thread = None
+                    return []
+                now = time.monotonic()
+                names = [queue for queue, due in self._due.items() if due <= now]
+                if names:
+                    for queue in names:
+                        del self._due[queue]
+                    return names
+                self._changed.wait(min(self._due.values()) - now)
+
+
+_reminders = _Reminders()
+
+
 def _ring(queues: Collection[str]) -> None:
     """Wake the waiters for `queues`; all of them if it is empty."""
     if not _subscriptions:

@@ -115,6 +115,17 @@ def test_a_waiting_fetch_is_woken_by_whatever_makes_a_job_available(waiting, eve
     assert len(fetched.result(processes.PATIENCE)) == 1
 
 
+def test_a_waiting_fetch_gets_the_place_of_a_job_that_ends_in_another_process(waiting):
+    QueueFactory(name="default", concurrency=1)
+    running, next_job = JobFactory(active=True, reserved_by="v"), JobFactory()
+    fetched = waiting("default")
+
+    protocol.ack([protocol.Completion(running.pk, "v")])
+
+    (job,) = fetched.result(processes.PATIENCE)
+    assert job["id"] == str(next_job.pk)
+
+
 def test_a_job_goes_to_one_of_those_that_wait(waiting):
     fetches = [waiting("default"), waiting("default")]
 

@@ -1,0 +1,78 @@
+"""When to look again for jobs that a limit holds back (OJS rate limiting §8, worker protocol §8.3).
+
+Nobody is notified when a limit opens: a moment passes, or a job ends, at whichever server. So the
+fetches that wait in this process look again: as soon as a limit opens by the clock, and for one
+that only the end of a job opens, after a part of the time for which the queue has been held back.
+Where jobs are short they find a free place soon; where jobs are long they cost few queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from time import monotonic
+
+from ..conf import ojs_settings
+from ..models import Job, Queue, RateLimit
+from ..spec.lifecycle import State
+from ..store import clock, wakeup
+from ..store.claimed import ClaimedJob
+from ..store.contract import ClaimRequest
+from .limits import QUEUE_KEY, keys_waiting
+
+SOONEST = 0.01
+"""Seconds until the next look, at least, for a limit that opens by the clock."""
+AFTER_AN_END = 0.05
+"""The same for one that the end of a job opens."""
+PART = 4
+"""The next look comes after a fourth of the time that has passed without a job."""
+
+_since: dict[str, float] = {}
+"""Since when this process has found a queue held back, by `monotonic()`."""
+
+
+def look_again(request: ClaimRequest, claimed: Iterable[ClaimedJob]) -> None:
+    """Wake the fetches that wait in this process when a limit may let more jobs start.
+
+    Args:
+        request: a fetch that got fewer jobs than it asked for.
+        claimed: what it got.
+    """
+    if not wakeup.is_anybody_waiting():
+        return
+    for name in {job.queue for job in claimed}:
+        _since.pop(name, None)
+    now = clock.now()
+    queues = Queue.objects.filter(pk__in=request.queues)
+    for queue in queues if request.pool else queues.limited():
+        if not Job.objects.filter(queue=queue.pk, state=State.AVAILABLE).exists():
+            _since.pop(queue.pk, None)
+            continue
+        own, *keys = _closed(queue, now)
+        waits = [(moment - now).total_seconds() for moment in (own, *keys) if moment is not None]
+        # A key that is not closed by the clock is full of running jobs.
+        by_jobs = queue.concurrency is not None or queue.has_tenants or request.pool
+        if by_jobs or None in keys:
+            waits.append(_until_an_end(queue.pk))
+        if waits:
+            wakeup.remind(queue.pk, max(SOONEST, min(waits)))
+
+
+def _closed(queue: Queue, now: datetime) -> list[datetime | None]:
+    """Return until when the queue is closed by the clock, and then each key with available jobs."""
+    keys = [QUEUE_KEY + queue.pk, *keys_waiting(queue.pk)]
+    rows = RateLimit.objects.filter(pk__in=keys, closed_until__gt=now)
+    closed = dict(rows.values_list("pk", "closed_until"))
+    return [closed.get(key) for key in keys]
+
+
+def _until_an_end(queue: str) -> float:
+    now = monotonic()
+    waited = now - _since.setdefault(queue, now)
+    most = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+    return min(most, max(AFTER_AN_END, waited / PART))
+
+
+def forget() -> None:
+    """Forget how long queues have been held back."""
+    _since.clear()
