@@ -54,7 +54,8 @@ def look_again(request: ClaimRequest, claimed: Iterable[ClaimedJob]) -> None:
         by_jobs = queue.concurrency is not None or queue.has_tenants or request.pool
         if by_jobs or None in keys:
             waits.append(_until_an_end(queue.pk))
-        if waits:
+        # Whoever waits for longer looks by himself.
+        if min(waits, default=_longest()) < _longest():
             wakeup.remind(queue.pk, max(SOONEST, min(waits)))
 
 
@@ -68,9 +69,11 @@ def _closed(queue: Queue, now: datetime) -> list[datetime | None]:
 
 def _until_an_end(queue: str) -> float:
     now = monotonic()
-    waited = now - _since.setdefault(queue, now)
-    most = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
-    return min(most, max(AFTER_AN_END, waited / PART))
+    return max(AFTER_AN_END, (now - _since.setdefault(queue, now)) / PART)
+
+
+def _longest() -> float:
+    return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
 
 
 def forget() -> None:
