@@ -201,7 +201,9 @@ class _Reminders:
         """Return the queues that are due, once there are some; none if there was none for long."""
         with self._changed:
             while True:
-                if not self._due and not self._changed.wait(LINGER):
+                if not self._due:
+                    self._changed.wait(LINGER)
+                if not self._due:
                     self._thread = None
                     return []
                 now = time.monotonic()
