@@ -3,7 +3,8 @@
 Nobody is notified when a limit opens: a moment passes, or a job ends, at whichever server. So the
 fetches that wait in this process look again: as soon as a limit opens by the clock, and for one
 that only the end of a job opens, after a part of the time for which the queue has been held back.
-Where jobs are short they find a free place soon; where jobs are long they cost few queries.
+Where jobs are short they find a free place soon; where jobs are long they cost few queries. Each
+look decides anew when the next one is: while others fetch all the time, it does not come.
 """
 
 from __future__ import annotations

@@ -165,11 +165,11 @@ def is_anybody_waiting() -> bool:
 
 
 def remind(queue: str, seconds: float) -> None:
-    """Wake the waiters of this process for `queue` after a time, unless that is to happen sooner.
+    """Wake the waiters of this process for `queue` after a time, instead of when it was last said.
 
     For work that no transaction brings, and so nobody can notify of.
     """
-    _reminders.add(queue, time.monotonic() + seconds)
+    _reminders.put(queue, time.monotonic() + seconds)
 
 
 class _Reminders:
@@ -180,13 +180,13 @@ class _Reminders:
         self._due: dict[str, float] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, queue: str, due: float) -> None:
+    def put(self, queue: str, due: float) -> None:
         with self._changed:
-            if due >= self._due.get(queue, math.inf):
-                return
+            is_next = due < min(self._due.values(), default=math.inf)
             self._due[queue] = due
             if self._thread is not None and self._thread.is_alive():
-                self._changed.notify()
+                if is_next:
+                    self._changed.notify()
             else:
                 self._thread = threading.Thread(
                     target=self._ring_each, name="ojs-reminders", daemon=True

@@ -72,6 +72,16 @@ def test_only_the_queues_asked_for_ring():
         assert not billing.wait(0)
 
 
+def test_those_who_wait_for_a_queue_are_woken_when_it_was_last_said():
+    with wakeup.subscription(["billing"]) as billing, wakeup.subscription(["email"]) as email:
+        wakeup.remind("email", 10 * PATIENCE)
+        wakeup.remind("billing", 10 * PATIENCE)
+        wakeup.remind("billing", 0.01)
+
+        eventually(lambda: billing.wait(1))
+        assert not email.wait(0)
+
+
 def test_everybody_who_waits_for_a_queue_is_woken():
     with wakeup.subscription(["a", "b"]) as first, wakeup.subscription(["b", "c"]) as second:
         push("b")
