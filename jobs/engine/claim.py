@@ -137,8 +137,7 @@ def _jobs(request: ClaimRequest, claimed: Claimed) -> list[ClaimedJob]:
     if claimed.is_limited:
         request = replace(request, pool=claimed.pool)
         jobs = claim_within_limits(request)
-        if len(jobs) < request.count:
-            held_back.look_again(request, jobs)
+        held_back.look_again(request, jobs)
     begun = {job.workflow_id for job in jobs if job.workflow_id is not None}
     if begun:
         mark_started(begun)

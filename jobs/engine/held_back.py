@@ -9,7 +9,7 @@ look decides anew when the next one is: while others fetch all the time, it does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from time import monotonic
 
@@ -28,26 +28,26 @@ AFTER_AN_END = 0.05
 PART = 4
 """The next look comes after a fourth of the time that has passed without a job."""
 
-_since: dict[str, float] = {}
-"""Since when this process has found a queue held back, by `monotonic()`."""
+_held: dict[str, tuple[float, float]] = {}
+"""When this process found a queue held back, first and last, by `monotonic()`."""
 
 
-def look_again(request: ClaimRequest, claimed: Iterable[ClaimedJob]) -> None:
+def look_again(request: ClaimRequest, claimed: Sequence[ClaimedJob]) -> None:
     """Wake the fetches that wait in this process when a limit may let more jobs start.
 
     Args:
-        request: a fetch that got fewer jobs than it asked for.
+        request: a fetch from queues with limits, or through a pool.
         claimed: what it got.
     """
-    if not wakeup.is_anybody_waiting():
-        return
     for name in {job.queue for job in claimed}:
-        _since.pop(name, None)
+        _held.pop(name, None)
+    if len(claimed) >= request.count or not wakeup.is_anybody_waiting():
+        return
     now = clock.now()
     queues = Queue.objects.filter(pk__in=request.queues)
     for queue in queues if request.pool else queues.limited():
         if not Job.objects.filter(queue=queue.pk, state=State.AVAILABLE).exists():
-            _since.pop(queue.pk, None)
+            _held.pop(queue.pk, None)
             continue
         own, *keys = _closed(queue, now)
         waits = [(moment - now).total_seconds() for moment in (own, *keys) if moment is not None]
@@ -70,7 +70,12 @@ def _closed(queue: Queue, now: datetime) -> list[datetime | None]:
 
 def _until_an_end(queue: str) -> float:
     now = monotonic()
-    return max(AFTER_AN_END, (now - _since.setdefault(queue, now)) / PART)
+    first, last = _held.get(queue, (now, now))
+    if now - last > 2 * _longest():
+        # Nobody has waited since then.
+        first = now
+    _held[queue] = first, now
+    return max(AFTER_AN_END, (now - first) / PART)
 
 
 def _longest() -> float:
@@ -79,4 +84,4 @@ def _longest() -> float:
 
 def forget() -> None:
     """Forget how long queues have been held back."""
-    _since.clear()
+    _held.clear()

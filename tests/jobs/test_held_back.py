@@ -172,7 +172,8 @@ def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(
             now += reminders[-1]
         first_round = reminders.copy()
         protocol.ack([protocol.Completion(first, "w")])
-        assert len(fetch(count=2)) == 1
+        assert len(fetch()) == 1
+        assert fetch() == []
 
     assert first_round == sorted(first_round)
     assert first_round[0] == held_back.AFTER_AN_END
@@ -181,3 +182,21 @@ def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(
     assert len(first_round) < 25
     # It has moved on: the next job may be short again.
     assert reminders[-1] == held_back.AFTER_AN_END
+
+
+def test_a_queue_that_was_held_back_long_ago_is_looked_at_soon_again(
+    reminders, monkeypatch, settings
+):
+    settings.OJS = {"WAIT_POLL_INTERVAL": 1}
+    now = 0.0
+    monkeypatch.setattr(held_back, "monotonic", lambda: now)
+    limit_queue(concurrency=1)
+    enqueue(2)
+    with waiting():
+        assert (len(fetch()), fetch()) == (1, [])
+        # Those who waited have gone, and what was in the queue went to other processes.
+        now = 3600
+
+        assert fetch() == []
+
+    assert reminders == [held_back.AFTER_AN_END] * 2
