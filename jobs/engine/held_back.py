@@ -1,10 +1,10 @@
 """When to look again for jobs that a limit holds back (OJS rate limiting §8, worker protocol §8.3).
 
-Nobody is notified when a limit opens: a moment passes, or a job ends, at whichever server. So the
-fetches that wait in this process look again: as soon as a limit opens by the clock, and for one
-that only the end of a job opens, after a part of the time for which the queue has been held back.
-Where jobs are short they find a free place soon; where jobs are long they cost few queries. Each
-look decides anew when the next one is: while others fetch all the time, it does not come.
+No notification is sent when a limit opens, because time has passed or a job has ended on some
+server. So the fetches that wait in this process look again: when a limit opens by the clock, and,
+if only the end of a job can open it, after a part of the time for which the queue has been held
+back. The place of a short job is found soon, and waiting for a long one costs few queries. Each
+look sets the time of the next one, so while others fetch all the time, there is none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def look_again(request: ClaimRequest, claimed: Sequence[ClaimedJob]) -> None:
         by_jobs = queue.concurrency is not None or queue.has_tenants or request.pool
         if by_jobs or None in keys:
             waits.append(_until_an_end(queue.pk))
-        # Whoever waits for longer looks by himself.
+        # By the time of the next poll, a waiting fetch looks anyway.
         if min(waits, default=_longest()) < _longest():
             wakeup.remind(queue.pk, max(SOONEST, min(waits)))
 
@@ -72,7 +72,7 @@ def _until_an_end(queue: str) -> float:
     now = monotonic()
     first, last = _held.get(queue, (now, now))
     if now - last > 2 * _longest():
-        # Nobody has waited since then.
+        # No fetch has waited in the meantime.
         first = now
     _held[queue] = first, now
     return max(AFTER_AN_END, (now - first) / PART)

@@ -165,9 +165,9 @@ def is_anybody_waiting() -> bool:
 
 
 def remind(queue: str, seconds: float) -> None:
-    """Wake the waiters of this process for `queue` after a time, instead of when it was last said.
+    """Wake the waiters of this process for `queue` after some seconds; the last call counts.
 
-    For work that no transaction brings, and so nobody can notify of.
+    Use it where jobs may start without a transaction that could notify.
     """
     _reminders.put(queue, time.monotonic() + seconds)
 
@@ -254,7 +254,7 @@ def _ensure_listener() -> None:
 
 def _is_wanted() -> bool:
     """Whether there is a waiter, or has been one in the last `LINGER` seconds."""
-    return bool(_subscriptions) or time.monotonic() - _wanted_at < LINGER
+    return is_anybody_waiting() or time.monotonic() - _wanted_at < LINGER
 
 
 def _may_end() -> bool:

@@ -232,12 +232,6 @@ def test_what_a_handle_changes_is_rolled_back_with_the_transaction():
 # Wait
 
 
-@pytest.fixture
-def nobody_looks_by_himself(settings: Any) -> None:
-    """Any thread that wakes was woken: on PostgreSQL none polls for the duration of a test."""
-    settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
-
-
 def in_a_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     found: list[Any] = []
 
@@ -288,7 +282,7 @@ ENDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("way", WAITS)
 @pytest.mark.parametrize("end", ENDS)
-def test_who_waits_for_a_job_is_woken_when_it_ends(nobody_looks_by_himself, way, end):
+def test_who_waits_for_a_job_is_woken_when_it_ends(nobody_polls, way, end):
     act, state = ENDS[end]
     handle = jobs.enqueue("report.build")
     claimed()
@@ -304,7 +298,7 @@ def test_who_waits_for_a_job_is_woken_when_it_ends(nobody_looks_by_himself, way,
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_wait_for_the_same_job(nobody_looks_by_himself):
+def test_several_wait_for_the_same_job(nobody_polls):
     handle = jobs.enqueue("report.build")
     claimed()
     waits = [in_a_thread(lambda: jobs.wait(handle.id, timeout=PATIENCE)) for _ in range(3)]

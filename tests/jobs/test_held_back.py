@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
@@ -16,21 +17,18 @@ from jobs.spec.batches import new_jobs
 from jobs.spec.pools import read_pool
 from jobs.store import wakeup
 from tests.factories import ago
-from tests.processes import PATIENCE, eventually
+from tests.processes import eventually
 from workers import protocol
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def nobody_looks_by_himself(settings):
-    """Any waiter that wakes was woken: none polls for the duration of a test."""
-    settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("nobody_polls"),
+]
 
 
 @contextlib.contextmanager
 def waiting() -> Iterator[wakeup.Subscription]:
-    """Somebody in this process waits for the queue; whatever is in it has woken him already."""
+    """Wait for the queue in this process, after the wake-up for what is in it already."""
     with wakeup.subscription(["default"]) as bell:
         bell.wait(0)
         yield bell
@@ -155,12 +153,16 @@ def test_a_limit_that_is_open_makes_nobody_look_again(reminders):
     assert reminders == []
 
 
-def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(
-    reminders, monkeypatch, settings
-):
+@pytest.fixture
+def clock(monkeypatch, settings):
+    """The clock by which a queue is held back, which the test sets; polls are a second apart."""
     settings.OJS = {"WAIT_POLL_INTERVAL": 1}
-    now = 0.0
-    monkeypatch.setattr(held_back, "monotonic", lambda: now)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(held_back, "monotonic", lambda: clock.now)
+    return clock
+
+
+def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(reminders, clock):
     limit_queue(concurrency=1)
     enqueue(3)
     with waiting():
@@ -169,7 +171,7 @@ def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(
         while looks == len(reminders):
             assert fetch() == []
             looks += 1
-            now += reminders[-1]
+            clock.now += reminders[-1]
         first_round = reminders.copy()
         protocol.ack([protocol.Completion(first, "w")])
         assert len(fetch()) == 1
@@ -184,18 +186,13 @@ def test_the_longer_a_queue_is_held_back_the_less_often_it_is_looked_at(
     assert reminders[-1] == held_back.AFTER_AN_END
 
 
-def test_a_queue_that_was_held_back_long_ago_is_looked_at_soon_again(
-    reminders, monkeypatch, settings
-):
-    settings.OJS = {"WAIT_POLL_INTERVAL": 1}
-    now = 0.0
-    monkeypatch.setattr(held_back, "monotonic", lambda: now)
+def test_a_queue_that_was_held_back_long_ago_is_looked_at_soon_again(reminders, clock):
     limit_queue(concurrency=1)
     enqueue(2)
     with waiting():
         assert (len(fetch()), fetch()) == (1, [])
         # Those who waited have gone, and what was in the queue went to other processes.
-        now = 3600
+        clock.now = 3600
 
         assert fetch() == []
 

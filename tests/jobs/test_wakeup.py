@@ -19,13 +19,10 @@ from tests.factories import JobFactory, ago
 from tests.listening import end_listeners, end_the_listener
 from tests.processes import PATIENCE, eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def nobody_looks_by_himself(settings):
-    """Any waiter that wakes was woken: none polls for the duration of a test."""
-    settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("nobody_polls"),
+]
 
 
 @pytest.fixture(autouse=True)
