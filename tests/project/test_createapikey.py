@@ -62,6 +62,12 @@ def test_it_may_do_what_its_scopes_say_and_no_more():
     assert ApiKey.objects.get().scopes == ["operate"]
 
 
+def test_scopes_may_be_given_one_by_one():
+    create("--scopes", "produce", "--scopes", "operate,observe")
+
+    assert ApiKey.objects.get().scopes == ["produce", "operate", "observe"]
+
+
 def test_a_key_of_one_worker_speaks_for_no_other():
     _, key = create("--scopes", "work", "--worker-id", "w-1")
 

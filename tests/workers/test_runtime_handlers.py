@@ -304,6 +304,7 @@ def test_a_handler_that_cannot_be_is_refused_at_once(register, problem):
         (["--queues", ""], "at least one queue"),
         (["--queues", "Not A Queue"], "not a queue name"),
         (["--queues", "a" * 129], "not a queue name"),
+        (["--queues", "Not A Queue", "--queues", "mail"], "not a queue name"),
         (["--concurrency", "-1"], "--concurrency must be positive, not -1"),
         (["--concurrency", "0"], "--concurrency must be positive, not 0"),
         (["--max-memory", "-1"], "--max-memory must be positive"),

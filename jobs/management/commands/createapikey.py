@@ -16,6 +16,7 @@ from django.utils.dateparse import parse_date
 
 from jobs.access.audit import of_shell, record_action
 from jobs.http.authentication import make_key
+from jobs.management.words import Words, words
 from jobs.models import ApiKey, Scope
 from jobs.spec.durations import parse_span
 from jobs.spec.timestamps import format_timestamp, parse_timestamp
@@ -32,9 +33,10 @@ class Command(BaseCommand):
         parser.add_argument("--name", required=True, help="what it is for, to recognise it by")
         parser.add_argument(
             "--scopes",
-            default=",".join(WANTED),
+            action=Words,
+            default=[*WANTED],
             help=f"what it may do, separated by commas, of {', '.join(Scope)} "
-            "(default: %(default)s)",
+            f"(default: {','.join(WANTED)})",
         )
         parser.add_argument("--worker-id", help="the only worker it may act for")
         parser.add_argument("--label", help="a label that workers using it must have")
@@ -83,9 +85,13 @@ class Command(BaseCommand):
         self.stderr.write(message, style_func=str)
         self.stdout.write(key)
 
-    def _scopes(self, text: str) -> list[str]:
-        """Return the scopes that `text` names, each once and in the order of their declaration."""
-        named = {word.strip() for word in text.split(",") if word.strip()}
+    def _scopes(self, given: list[str] | str) -> list[str]:
+        """Return the scopes that are given, each once and in the order of their declaration.
+
+        Args:
+            given: text if `call_command` was called with it as a keyword argument.
+        """
+        named = set(words(given) if isinstance(given, str) else given)
         unknown = sorted(named.difference(Scope.values))
         if unknown or not named:
             raise CommandError(

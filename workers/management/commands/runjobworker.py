@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
+from jobs.management.words import Words
 from jobs.record import tracing
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
@@ -37,10 +38,6 @@ LEVELS = {0: logging.WARNING, 1: logging.INFO}
 """Log level for each `--verbosity`."""
 LONGEST_NAME = 255
 RELEASE = re.compile(r"[\x20-\x7e]{0,255}")
-
-
-def words(text: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def speak(verbosity: int) -> None:
@@ -104,9 +101,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: Any) -> None:
         add = parser.add_argument
-        add("--queues", type=words, default=["default"], help="in order of priority: a,b,c")
+        add("--queues", action=Words, default=["default"], help="in order of priority: a,b,c")
         add("--concurrency", type=int, help="jobs at once in each process (default: CONCURRENCY)")
-        add("--labels", type=words, default=[], help="to select these workers by: blue,gpu")
+        add("--labels", action=Words, default=[], help="to select these workers by: blue,gpu")
         add("--grace-period", type=float, help="seconds for active jobs when asked to end")
         add("--processes", type=int, default=1, help="worker processes; a crashed one is restarted")
         add("--burst", action="store_true", help="run the waiting jobs, then end")
