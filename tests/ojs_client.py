@@ -14,6 +14,20 @@ from tests import described
 
 MEDIA_TYPE = "application/openjobspec+json"
 V1 = "/ojs/v1"
+POSTS = [
+    "jobs",
+    "jobs/batch",
+    "jobs/fetch",
+    "workers/register",
+    "workers/deregister",
+    "workers/heartbeat",
+    "workers/beat",
+    "workers/fetch",
+    "workers/ack",
+    "workers/nack",
+    "workers/fail",
+]
+"""Endpoints that workers and producers post to, below `V1`."""
 
 
 class OJSClient(Client):

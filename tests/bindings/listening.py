@@ -1,9 +1,11 @@
-"""Servers of AGQ and Rota as separate processes, for tests of connections."""
+"""Servers of AGQ and Rota as separate processes, and a loop for the connections to them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +42,34 @@ def listening(
         process.port = port  # type: ignore[attr-defined]
         yield process
         assert "Traceback" not in process.output, process.output
+
+
+@contextlib.contextmanager
+def agq_and_rota(folder: Path, **options: Any) -> Iterator[dict[str, int]]:
+    """Start a server of each with our options; yield their ports. Neither may end by itself."""
+    # No worker here is silent unless the scenario says so: the machine may be slow.
+    patient = {"ROTA_HEARTBEAT_TIMEOUT": 600} | options
+    with (
+        listening(folder, "runagq", **options) as agq,
+        listening(folder, "runrota", **patient) as rota,
+    ):
+        yield {"agq": agq.port, "rota": rota.port}
+        for server in (agq, rota):
+            assert server.process.poll() is None, server.output
+
+
+@contextlib.contextmanager
+def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread of its own: a server that stops expects an answer."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(processes.PATIENCE)
+        loop.close()
 
 
 def connected(port: int) -> socket.socket:

@@ -5,9 +5,7 @@ The servers of AGQ and Rota are real processes, those of OJS and Flare answer in
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from datetime import timedelta
 
 import pytest
@@ -23,8 +21,8 @@ from django.utils import timezone
 from jobs import engine
 from jobs.models import Job, RefusedFinish
 from jobs.spec.lifecycle import State
-from tests import operators, processes, protocol_clients
-from tests.conftest import url_of_test_database
+from tests import operators, protocol_clients
+from tests.bindings.listening import agq_and_rota, loop_in_thread
 from tests.factories import ago
 from tests.ojs_client import OJSClient
 from workers.chores import reaper
@@ -40,38 +38,15 @@ protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.fixture(scope="module")
 def ports(django_db_setup, tmp_path_factory):
     """Ports of the servers of AGQ and Rota."""
-    folder = tmp_path_factory.mktemp("servers")
-    ports = {"agq": processes.free_port(), "rota": processes.free_port()}
-    environment = processes.environment(
-        url_of_test_database(),
-        ALLOW_ANONYMOUS=1,
-        AGQ_PORT=ports["agq"],
-        ROTA_PORT=ports["rota"],
-        # No worker here is silent unless the scenario says so: the machine may be slow.
-        ROTA_HEARTBEAT_TIMEOUT=600,
-    )
-    with (
-        processes.manage(folder, environment, "runagq") as agq,
-        processes.manage(folder, environment, "runrota") as rota,
-    ):
-        agq.wait_for("AGQ workers are served on")
-        rota.wait_for("Rota workers are served at")
+    with agq_and_rota(tmp_path_factory.mktemp("servers"), ALLOW_ANONYMOUS=1) as ports:
         yield ports
-        for server in (agq, rota):
-            assert server.process.poll() is None, server.output
-            assert "Traceback" not in server.output, server.output
 
 
 @pytest.fixture(scope="module")
 def loop():
     """The event loop of the connections of Rota workers."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(processes.PATIENCE)
-    loop.close()
+    with loop_in_thread() as loop:
+        yield loop
 
 
 @pytest.fixture

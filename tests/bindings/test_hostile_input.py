@@ -14,22 +14,9 @@ import pytest
 from jobs.http.body import DEEPEST
 from jobs.models import Event, Job, JobError, Queue
 from tests.factories import JobFactory
-from tests.ojs_client import MEDIA_TYPE, refusal
+from tests.ojs_client import MEDIA_TYPE, POSTS, refusal
 from workers.models import Worker
 
-POSTS = [
-    "jobs",
-    "jobs/batch",
-    "jobs/fetch",
-    "workers/register",
-    "workers/deregister",
-    "workers/heartbeat",
-    "workers/beat",
-    "workers/fetch",
-    "workers/ack",
-    "workers/nack",
-    "workers/fail",
-]
 every_post = pytest.mark.parametrize("path", POSTS)
 
 

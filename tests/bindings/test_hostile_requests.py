@@ -15,25 +15,10 @@ from hypothesis import strategies as st
 from jobs.models import Job
 from jobs.spec.identifiers import uuid7
 from tests.factories import JobFactory
-from tests.ojs_client import MEDIA_TYPE, OJSClient, refusal
+from tests.ojs_client import MEDIA_TYPE, POSTS, OJSClient, refusal
 from tests.once import once_is_enough_on_postgresql
 
 pytestmark = once_is_enough_on_postgresql
-
-POSTS = [
-    "jobs",
-    "jobs/batch",
-    "jobs/fetch",
-    "workers/register",
-    "workers/deregister",
-    "workers/heartbeat",
-    "workers/beat",
-    "workers/fetch",
-    "workers/ack",
-    "workers/nack",
-    "workers/fail",
-]
-every_post = pytest.mark.parametrize("path", POSTS)
 
 
 # Headers

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import sys
-import threading
 from datetime import timedelta
 
 import jsonschema
@@ -27,6 +26,7 @@ from jobs.http import endpoints
 from jobs.http.authentication import make_key
 from jobs.models import Event, Job, JobLog, OperatorAction, Source
 from tests import processes
+from tests.bindings.listening import loop_in_thread
 from tests.conftest import url_of_test_database
 from tests.database import connection
 from tests.factories import ago
@@ -125,13 +125,7 @@ class Rota:
 def connecting():
     """Returns a function that connects to a port; connections are closed after the test."""
     with contextlib.ExitStack() as stack:
-        # In a thread, because a server that stops expects an answer.
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        stack.callback(loop.close)
-        stack.callback(thread.join, PATIENCE)
-        stack.callback(loop.call_soon_threadsafe, loop.stop)
+        loop = stack.enter_context(loop_in_thread())
 
         def connect(port, more_headers=(), **headers):
             async def opened():

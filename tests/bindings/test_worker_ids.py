@@ -5,9 +5,7 @@ The servers of AGQ and Rota are real processes, those of OJS and Flare answer in
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from typing import Any
 
 import pytest
@@ -21,8 +19,8 @@ from jobs import engine
 from jobs.http.authentication import make_key
 from jobs.models import Job
 from jobs.spec.lifecycle import State
-from tests import processes, protocol_clients
-from tests.conftest import url_of_test_database
+from tests import protocol_clients
+from tests.bindings.listening import agq_and_rota, loop_in_thread
 from tests.factories import JobFactory, ago
 from workers.chores import reaper
 from workers.models import Worker
@@ -39,38 +37,15 @@ NAMES = {FIRST: ID, SECOND: f"{SECOND}@/{ID}"}
 @pytest.fixture(scope="module")
 def ports(django_db_setup, tmp_path_factory):
     """Ports of the servers of AGQ and Rota."""
-    folder = tmp_path_factory.mktemp("servers")
-    ports = {"agq": processes.free_port(), "rota": processes.free_port()}
-    environment = processes.environment(
-        url_of_test_database(),
-        AGQ_PORT=ports["agq"],
-        ROTA_PORT=ports["rota"],
-        # No worker here is silent unless the scenario says so: the machine may be slow.
-        ROTA_HEARTBEAT_TIMEOUT=600,
-        API_KEY_CACHE=0,
-    )
-    with (
-        processes.manage(folder, environment, "runagq") as agq,
-        processes.manage(folder, environment, "runrota") as rota,
-    ):
-        agq.wait_for("AGQ workers are served on")
-        rota.wait_for("Rota workers are served at")
+    with agq_and_rota(tmp_path_factory.mktemp("servers"), API_KEY_CACHE=0) as ports:
         yield ports
-        for server in (agq, rota):
-            assert server.process.poll() is None, server.output
-            assert "Traceback" not in server.output, server.output
 
 
 @pytest.fixture(scope="module")
 def loop():
     """The event loop of the connections of Rota workers."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(processes.PATIENCE)
-    loop.close()
+    with loop_in_thread() as loop:
+        yield loop
 
 
 @pytest.fixture
