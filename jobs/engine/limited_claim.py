@@ -335,7 +335,8 @@ def _choose_by_turn(
     )
     left = {key: min(room, partitions[key].left) for key in keys}
     heads: dict[str, list[Any]] = {}
-    tops = {name: top for name, top in tenants.items() if rooms.get(name, 1) > 0}
+    free = dict(rooms)
+    tops = {name: top for name, top in tenants.items() if free.get(name, room) > 0}
     # Jobs from before the queue was shared have no tenant, and no index: those that are first in
     # the whole queue take part. A fetch for one project has no other jobs.
     if not project:
@@ -349,7 +350,7 @@ def _choose_by_turn(
         level = max(tops.values())
         tenant = turn.next({name for name, top in tops.items() if top == level})
         if tenant not in heads:
-            most = min(room - len(chosen), rooms.get(tenant, room))
+            most = min(room - len(chosen), free.get(tenant, room))
             own = [key for key in keys if "@" not in key or key.startswith(f"{tenant}@")]
             heads[tenant] = _heads(scope_to(waiting, tenant), own, left, most)
         rest = heads[tenant]
@@ -358,12 +359,13 @@ def _choose_by_turn(
         if rest and rest[0][0] == level:
             _, _, job_id, key, _ = rest.pop(0)
             chosen[job_id] = (key, tenant)
+            free[tenant] = free.get(tenant, room) - 1
             turn.take()
             if key:
                 left[key] -= 1
             while rest and left.get(rest[0][3], 1) < 1:
                 rest.pop(0)
-        if rest:
+        if rest and free.get(tenant, room) > 0:
             tops[tenant] = rest[0][0]
         else:
             del tops[tenant]

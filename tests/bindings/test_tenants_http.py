@@ -271,6 +271,21 @@ def test_no_more_jobs_of_a_tenant_run_than_it_may_have(api):
     assert len(api.fetch("mail", "default", "new", count=9)) == 1
 
 
+def test_a_tenant_has_one_limit_for_all_its_rate_keys(api):
+    put(api, f"{TENANTS}/acme/limits", {"max_concurrency": 2})
+    for key in ("one", "two", "three", None):
+        limit = {"key": key, "concurrency": 5} if key else None
+        for _ in range(2):
+            of("acme").pushed(rate_limit=limit)
+    other = of("other").pushed(rate_limit={"key": "one", "concurrency": 5})
+
+    first = api.fetch(count=20)
+
+    assert len(first) == 3
+    assert other in {job["id"] for job in first}
+    assert api.fetch(count=20) == []
+
+
 def test_the_limits_of_others_cost_a_tenant_nothing(api):
     def asked(**job):
         with CaptureQueriesContext(connection) as queries:
