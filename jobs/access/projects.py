@@ -24,6 +24,7 @@ from ..conf import ojs_settings
 from ..errors import InvalidRequest, JobNotFound
 from ..models import Job
 from ..spec.batches import shared_targets
+from ..spec.fields import refuse
 from ..spec.rate_policy import key_of_project
 from ..spec.tenants import MEMBER, tenant_of
 from ..spec.validation import NewJob
@@ -44,7 +45,8 @@ def assign_project(
         lenient: these jobs were accepted earlier: do not refuse them.
 
     Raises:
-        InvalidRequest: a job names another tenant than `project`, or something that is none.
+        InvalidRequest: a job names another tenant than `project`, or something that is none, or
+            has a rate limit for all tenants, which could be used to stop their jobs.
         TenantRequired: a job has none, and one is required.
     """
     mode = ojs_settings.MULTI_TENANCY
@@ -65,6 +67,12 @@ def assign_project(
             key = sha256(f"{tenant}\x00{job.unique.key}".encode()).hexdigest()
             job.unique = replace(job.unique, key=key)
         if job.rate_limit is not None:
+            if job.rate_limit.get("scope") == "global" and not lenient:
+                raise refuse(
+                    "rate_limit.scope",
+                    "The rate limit of a tenant's job is the tenant's own. To limit the jobs of "
+                    "all tenants, limit their queue.",
+                )
             key = key_of_project(job.rate_limit["key"], tenant)
             job.rate_limit = {**job.rate_limit, "key": key}
     return new

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count
@@ -17,9 +18,10 @@ from ..http.parameters import Page
 from ..http.request import Request
 from ..models import Job, Queue, RateLimit
 from ..spec import rate_policy
-from ..spec.fields import refuse
+from ..spec.fields import Document, refuse
 from ..spec.lifecycle import State
-from ..spec.operator_requests import Expiring
+from ..spec.members import Moment
+from ..spec.operator_requests import OverrideTerms
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -50,10 +52,9 @@ class RateLimitViewSet(OJSViewSet):
         """Override the limits of a key, until `expires_at` or permanently (§10.2)."""
         body = self.read(required=True)
         now = clock.now()
-        until = Expiring.expires_at.read(body, now)
-        if until is not None and until <= now:
-            raise refuse("expires_at", "The 'expires_at' field must lie ahead.")
-        limits = {name: value for name, value in body.items() if name != "expires_at"}
+        until = _ahead(OverrideTerms.expires_at, body, now)
+        held = _ahead(OverrideTerms.held_until, body, now)
+        limits = {name: value for name, value in body.items() if name not in OverrideTerms.names}
         policy = rate_policy.queue_policy(limits, "rate_limit")
         if not key.startswith(QUEUE_KEY):
             # After the project of the jobs, if they have one.
@@ -61,17 +62,26 @@ class RateLimitViewSet(OJSViewSet):
         with atomic():
             # The first job of the key finds the override there (§10.2).
             RateLimit.objects.get_or_create(pk=key, defaults={"policy": {}, "updated_at": now})
-            RateLimit.objects.filter(pk=key).update(
-                override=policy, override_until=until, closed_until=None, updated_at=now
-            )
+            changes: dict[str, Any] = {"override": policy, "override_until": until}
+            if "held_until" in body:
+                changes["held_until"] = held
+            RateLimit.objects.filter(pk=key).update(**changes, closed_until=None, updated_at=now)
             record_action(
                 of_caller(self.caller, request),
                 "change_ratelimit",
                 kind="ratelimit",
                 count=1,
-                selection={"ids": [key], "override": policy},
+                selection={"ids": [key], "override": policy}
+                | {name: body[name] for name in ("held_until",) if name in body},
             )
         return Response(documents([_found(key)])[0])
+
+
+def _ahead(member: Moment, body: Document, now: datetime) -> datetime | None:
+    moment = member.read(body, now)
+    if moment is not None and moment <= now:
+        raise refuse(member.name, f"The '{member.name}' field must lie ahead.")
+    return moment
 
 
 def _found(key: str) -> RateLimit:

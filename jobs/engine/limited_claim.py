@@ -43,6 +43,8 @@ from .flow import ending
 from .limits import QUEUE_KEY, keys_waiting, make_known, running_jobs
 
 BATCH = 100
+LOOKED_AT = 1_000
+"""Oldest waiting jobs of a key among which those are looked for that do not want to wait."""
 KEYS = 200
 """Most keys of one queue that a fetch considers; only open ones count, so closed ones hide none."""
 
@@ -207,18 +209,28 @@ def _promote_due(queue: str) -> None:
         record(job_event("job.enqueued", job, time=now) for job in due)
 
 
-def _oldest(queue: str, key: str) -> list[Job]:
+def _oldest(queue: str, partition: Partition, on_limit: str) -> list[Job]:
+    """Lock the first waiting jobs of a key that say `on_limit`, or all if an operator says it.
+
+    Another producer may have enqueued jobs with the same key that are to wait.
+    """
+    row = partition.row
+    waiting = Job.objects.filter(queue=queue, rate_key=row.pk, state=State.AVAILABLE)
+    waiting = waiting.order_by("-priority", "enqueued_at", "id")
+    if partition.policy is row.policy or "on_limit" not in row.override:
+        found = waiting.values("pk")[:LOOKED_AT]
+        waiting = waiting.filter(pk__in=found, attributes__rate_limit__on_limit=on_limit)
     return list(
-        Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE)
-        .order_by("-priority", "enqueued_at", "id")
-        .select_for_update(skip_locked=skips_locked())
-        .only("type", "queue", "state", "attempt", "followed")[:BATCH]
+        waiting.select_for_update(skip_locked=skips_locked()).only(
+            "type", "queue", "state", "attempt", "followed"
+        )[:BATCH]
     )
 
 
-def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
+def _drop(queue: str, partition: Partition, now: datetime) -> list[UUID]:
     """Discard a batch of jobs that may not start; return those with dependents (§6.2)."""
-    jobs = _oldest(queue, key)
+    key = partition.row.pk
+    jobs = _oldest(queue, partition, "drop")
     message = f"Dropped: the rate limit '{key}' was reached."
     discarded = discard_waiting(jobs, code="rate_limited", message=message, now=now)
     dropped = [
@@ -229,9 +241,9 @@ def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
     return [job.pk for job in jobs if job.followed]
 
 
-def _reschedule(queue: str, key: str, until: datetime) -> None:
+def _reschedule(queue: str, partition: Partition, until: datetime) -> None:
     """Postpone a batch of jobs until the limit may allow them (§6.2 `reschedule`)."""
-    jobs = _oldest(queue, key)
+    jobs = _oldest(queue, partition, "reschedule")
     Job.objects.these(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
     data = {"scheduled_at": until.isoformat(), PREVIOUS: "available"}
     now = clock.now()
@@ -417,9 +429,9 @@ def _settle(
             action = partition.policy.get("on_limit", "wait")
             for queue in queues:
                 if action == "drop":
-                    ended += _drop(queue, key, now)
+                    ended += _drop(queue, partition, now)
                 elif action == "reschedule":
-                    _reschedule(queue, key, rest.again_at or now + timedelta(seconds=1))
+                    _reschedule(queue, partition, rest.again_at or now + timedelta(seconds=1))
         if changes:
             RateLimit.objects.filter(pk=key).update(**changes, updated_at=now)
     record(events)

@@ -55,7 +55,7 @@ def know(new: Sequence[NewJob]) -> None:
 def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
     """Store the policies that are new or have changed."""
     wanted = {
-        key: {name: value for name, value in policy.items() if name != "key"}
+        key: {name: value for name, value in policy.items() if name not in ("key", "scope")}
         for key, policy in policies.items()
     }
     known = dict(RateLimit.objects.filter(pk__in=wanted).values_list("pk", "policy"))
@@ -110,7 +110,11 @@ def remaining(key: str, rate: dict[str, Any]) -> tuple[int, datetime]:
 
 
 def hold(key: str, until: datetime, reason: str) -> None:
-    """Start no job of the key before `until`: a handler met its API's own limit (§9.1)."""
+    """Start no job of the key before `until`: a handler met its API's own limit (§9.1).
+
+    A worker whose clock or code is wrong does not close the key for ever: a year is the most.
+    """
+    until = min(until, clock.now() + rate_policy.LONGEST)
     with atomic():
         later = Q(held_until__isnull=True) | Q(held_until__lt=until)
         held = RateLimit.objects.filter(later, pk=key)

@@ -91,15 +91,16 @@ class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
     older_than = Moment()
 
 
-class Expiring(Members):
+class OverrideTerms(Members):
     expires_at = Moment()
+    held_until = Moment("No job starts before then; `null` ends such a hold.", nullable=True)
 
 
-class RateOverride(Expiring, Rate, component="RateOverride"):
+class RateOverride(OverrideTerms, Rate, component="RateOverride"):
     pass
 
 
-class LimitsOverride(Expiring, Limits, component="RateLimitsOverride"):
+class LimitsOverride(OverrideTerms, Limits, component="RateLimitsOverride"):
     pass
 
 

@@ -88,6 +88,11 @@ class JobLimits(
 ):
     key = Text(pattern=KEY)
     max_per_second = Integer("Limits the jobs of this queue that have this member.", most=MOST)
+    scope = Choice(
+        words("tenant", "global"),
+        "`global`: of jobs without a tenant. Those of a tenant have keys of their own.",
+        sentence="'{name}' must be one of {choices}.",
+    )
 
 
 def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, Any]:
@@ -106,7 +111,8 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     key = JobLimits.key.under(document, path)
     if key is None:
         raise missing(f"{path}.key")
-    return {"key": key} | _limits(document, path)
+    scope = JobLimits.scope.under(document, path)
+    return {"key": key} | ({"scope": scope} if scope else {}) | _limits(document, path)
 
 
 def refuse_misspelt(value: Any, path: str = "rate_limit") -> None:

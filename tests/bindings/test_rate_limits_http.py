@@ -13,7 +13,7 @@ from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.errors import TooManyConnections
 from jobs.http.base import refused
-from jobs.models import Event, Job, RateLimit
+from jobs.models import Event, Job, OperatorAction, RateLimit
 from tests.factories import ago, ahead
 from tests.ojs_client import V1, refusal
 
@@ -29,6 +29,13 @@ def limited(api, key="stripe", **policy) -> str:
 
 def given(api, *queues, count=10) -> list[str]:
     return [job["id"] for job in api.fetch(*queues, count=count, worker_id="w")]
+
+
+def override(api, body):
+    path = f"{V1}/rate-limits/stripe"
+    reply = api.put(path, data=orjson.dumps(body), content_type="application/json")
+    assert reply.status_code == 200, reply.content
+    return reply.json()
 
 
 def kinds(prefix: str) -> list[str]:
@@ -125,6 +132,27 @@ def test_where_the_policy_says_so_a_job_is_put_off_or_dropped(api):
     assert "rate_limit.dropped" in kinds("rate_limit.")
 
 
+@pytest.mark.parametrize(("action", "state"), [("drop", "discarded"), ("reschedule", "scheduled")])
+def test_a_job_that_is_to_wait_does_so_whatever_others_with_its_key_say(api, action, state):
+    limited(api, concurrency=1)
+    patient = limited(api, concurrency=1)
+    other = limited(api, concurrency=1, on_limit=action)
+
+    given(api)
+
+    assert api.job(patient)["state"] == "available"
+    assert api.job(other)["state"] == state
+
+
+def test_an_operator_may_drop_all_jobs_of_a_key(api):
+    running, patient = (limited(api, concurrency=1) for _ in range(2))
+    override(api, {"on_limit": "drop", "concurrency": 1})
+
+    assert given(api) == [running]
+
+    assert api.job(patient)["state"] == "discarded"
+
+
 def test_a_whole_queue_can_be_limited(api):
     jobs = [api.pushed(queue="mail") for _ in range(3)]
     reply = api.put(
@@ -149,6 +177,33 @@ def test_a_handler_that_met_its_apis_limit_holds_the_key(api):
     assert given(api) == [second]
 
 
+def test_an_operator_ends_such_a_hold_or_begins_one(api):
+    first, second = (limited(api, concurrency=5) for _ in range(2))
+    assert given(api, count=1) == [first]
+    api.nack(first, worker_id="w", rate_limit_until="9999-12-31T23:59:59Z")
+    assert given(api) == []
+    assert RateLimit.objects.get().held_until < ahead(400 * 86_400), "a year at most"
+
+    assert "held_until" in override(api, {"concurrency": 5}), "not mentioned, so it stays"
+    assert given(api) == []
+    assert "held_until" not in override(api, {"held_until": None})
+    assert given(api) == [second]
+
+    limited(api, concurrency=5)
+    assert "held_until" in override(api, {"held_until": "+PT1H"})
+    assert given(api) == []
+    assert OperatorAction.objects.latest("pk").selection["held_until"] == "+PT1H"
+
+
+def test_a_hold_of_the_past_is_refused(api):
+    limited(api, concurrency=5)
+    body = orjson.dumps({"held_until": "2020-01-01T00:00:00Z"})
+
+    reply = api.put(f"{V1}/rate-limits/stripe", data=body, content_type="application/json")
+
+    assert refusal(reply)["details"]["field"] == "held_until"
+
+
 def test_an_operator_sees_a_limit_and_overrides_it_for_a_while(api):
     limited(api, concurrency=2, rate=HOUR)
     limited(api, concurrency=2, rate=HOUR)
@@ -159,8 +214,7 @@ def test_an_operator_sees_a_limit_and_overrides_it_for_a_while(api):
     assert (seen["rate"]["current_count"], seen["waiting_count"]) == (1, 1)
     assert [item["key"] for item in api.see("rate-limits").json()["items"]] == ["stripe"]
 
-    body = {"concurrency": 0, "expires_at": "+PT1H"}
-    api.put(f"{V1}/rate-limits/stripe", data=orjson.dumps(body), content_type="application/json")
+    override(api, {"concurrency": 0, "expires_at": "+PT1H"})
     assert given(api) == []
     RateLimit.objects.update(override_until=ago(1))
     assert len(given(api)) == 1
@@ -206,6 +260,7 @@ def test_the_refusal_of_a_connection_says_what_the_limit_is(db):
         ({"key": "k", "rate": {"limit": 1, "period": "PT0S"}}, "rate_limit.rate.period"),
         ({"key": "k", "throttle": {"limit": 1, "period": "x"}}, "rate_limit.throttle.period"),
         ({"key": "k", "on_limit": "panic"}, "rate_limit.on_limit"),
+        ({"key": "k", "scope": "queue"}, "rate_limit.scope"),
     ],
 )
 def test_a_policy_that_breaks_a_rule_is_refused(api, policy, field):

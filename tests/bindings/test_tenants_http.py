@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.http.authentication import make_key
-from jobs.models import Event, Job, OperatorAction, Queue, Tenant
+from jobs.models import Event, Job, OperatorAction, Queue, RateLimit, Tenant
 from tests.database import connection
 from tests.factories import JobFactory, ahead
 from tests.flare_client import FlareClient
@@ -269,6 +269,18 @@ def test_no_more_jobs_of_a_tenant_run_than_it_may_have(api):
     assert api.fetch("mail", "default", "new", count=9) == []
     api.ack(waiting)
     assert len(api.fetch("mail", "default", "new", count=9)) == 1
+
+
+def test_a_job_of_a_tenant_cannot_limit_those_of_others(api):
+    policy = {"key": "stripe", "concurrency": 0, "scope": "global"}
+
+    reply = of("acme").push(rate_limit=policy)
+
+    assert refusal(reply)["details"]["field"] == "rate_limit.scope"
+    assert not Job.objects.exists()
+    of("acme").pushed(rate_limit=policy | {"scope": "tenant"})
+    api.pushed(rate_limit=policy)
+    assert set(RateLimit.objects.values_list("pk", flat=True)) == {"acme@stripe", "stripe"}
 
 
 def test_a_tenant_has_one_limit_for_all_its_rate_keys(api):
