@@ -16,10 +16,12 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.db.models import DO_NOTHING
+from django.utils.module_loading import import_string
 
 from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
+from .spec.members import Object
 from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive, references
 from .store.choice import CHOICES, fits
@@ -33,8 +35,8 @@ TASKS_BACKEND = "jobs.backends.OJSBackend"
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     given = getattr(settings, "OJS", {}) or {}
     found: list[checks.CheckMessage] = []
-    for place, known in conf.unknown_options(given) if isinstance(given, Mapping) else ():
-        close = difflib.get_close_matches(place.split("'")[-2], known, n=1)
+    for place, name, known in conf.unknown_options(given) if isinstance(given, Mapping) else ():
+        close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
         found.append(checks.Error(f"Unknown option OJS{place}.", hint=hint, id="ojs.E001"))
     try:
@@ -47,6 +49,8 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_placement(),
         *_check_store(options),
         *_check_cells(options),
+        *_check_addresses(options),
+        *_check_exporter(options),
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
@@ -187,12 +191,36 @@ def _check_standby(name: str) -> list[checks.CheckMessage]:
     return []
 
 
-def _check_cells(options: conf.Settings) -> list[checks.CheckMessage]:
-    wrong = [
-        name
-        for name, url in options.CELLS.items()
-        if not (isinstance(url, str) and url.startswith(("https://", "http://")))
+def _is_address(url: Any) -> bool:
+    return isinstance(url, str) and url.startswith(("https://", "http://"))
+
+
+def _check_addresses(options: conf.Settings) -> list[checks.CheckMessage]:
+    return [
+        checks.Error(
+            f'OJS["{name}"] is no URL, but {url!r}.',
+            hint='Write it as "https://jobs.example.com".',
+            id="ojs.E034",
+        )
+        for name in ("SITE_URL", "CODEC_SERVER_URL")
+        if (url := getattr(options, name)) and not _is_address(url)
     ]
+
+
+def _check_exporter(options: conf.Settings) -> list[checks.CheckMessage]:
+    path = options.METRICS_EXPORTER
+    try:
+        if path:
+            import_string(path)
+    except ImportError as problem:
+        message = f'OJS["METRICS_EXPORTER"]: cannot import {path!r}: {problem}.'
+        hint = "The exporter of OTLP is installed by: pip install 'django-ojs[otlp]'"
+        return [checks.Error(message, hint=hint, id="ojs.E035")]
+    return []
+
+
+def _check_cells(options: conf.Settings) -> list[checks.CheckMessage]:
+    wrong = [name for name, url in options.CELLS.items() if not _is_address(url)]
     return [
         checks.Error(
             f'OJS["CELLS"][{name!r}] is no URL.',
@@ -274,7 +302,7 @@ def _check_tenants(options: conf.Settings) -> list[checks.CheckMessage]:
             found.append(checks.Error(refusal.message, id="ojs.E025"))
     for name, limits in options.TENANTS.items():
         try:
-            read_tenant(limits, check_name(name))
+            read_tenant(Object().check(limits, "limits"), check_name(name))
         except InvalidRequest as refusal:
             message = f'OJS["TENANTS"][{name!r}]: {refusal.message}'
             found.append(checks.Error(message, id="ojs.E025"))

@@ -22,11 +22,20 @@ from .protocols import DEFAULT_PACKAGES, SHARED, WorkerProtocol, declared_by, un
 from .spec.durations import LONGEST
 
 
-def option(default: Any, help_text: str) -> Any:
-    """Declare a field of a dataclass of options: its default and its description."""
+def option(default: Any, help_text: str, *, least: int = 0, most: int | None = None) -> Any:
+    """Declare a field of a dataclass of options: its default and its description.
+
+    Args:
+        least: of a number; both bounds are inclusive.
+    """
+    metadata = {"help": help_text, "least": least, "most": most}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata={"help": help_text})
-    return field(default=default, metadata={"help": help_text})
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def port(default: int, help_text: str) -> Any:
+    return option(default, help_text, most=65_535)
 
 
 def duration(amount: float, help_text: str) -> Any:
@@ -50,7 +59,9 @@ class Settings:
     VISIBILITY_TIMEOUT: timedelta = duration(
         1800, "How long a fetched job is reserved unless the job or the fetch sets a time."
     )
-    CONCURRENCY: int = option(10, "Assumed concurrency of a worker that does not report it.")
+    CONCURRENCY: int = option(
+        10, "Assumed concurrency of a worker that does not report it.", least=1
+    )
     GRACE_PERIOD: timedelta = duration(
         25,
         "How long a terminating worker waits for its jobs; their reservations last as long.",
@@ -71,7 +82,7 @@ class Settings:
     )
 
     # Limits
-    MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.")
+    MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.", least=1)
     BODY_TIMEOUT: timedelta = duration(
         30,
         "How long a request's headers may take to arrive (`manage.py runhttp`), and then its body "
@@ -84,14 +95,16 @@ class Settings:
         "time, each with a thread; beyond that the oldest is given up. Bodies that arrive "
         "immediately do not count.",
     )
-    MAX_BATCH: int = option(10_000, "Maximum number of jobs or outcomes in one request.")
+    MAX_BATCH: int = option(10_000, "Maximum number of jobs or outcomes in one request.", least=1)
     MAX_RESULT_SIZE: int = option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
     )
     MAX_BULK: int = option(
-        1_000, "Maximum number of jobs or ids in one bulk request (OJS bulk operations §9)."
+        1_000,
+        "Maximum number of jobs or ids in one bulk request (OJS bulk operations §9).",
+        least=1,
     )
-    MAX_FETCH: int = option(1_000, "Maximum number of jobs in one fetch.")
+    MAX_FETCH: int = option(1_000, "Maximum number of jobs in one fetch.", least=1)
     MAX_WAIT: timedelta = duration(30, "Longest wait that a fetch may request with `wait_ms`.")
     WAIT_POLL_INTERVAL: timedelta = duration(
         1, "How often a waiting fetch polls, in case a notification was missed."
@@ -102,6 +115,7 @@ class Settings:
         1_000,
         "Events kept for a client that reads slowly; beyond that the oldest are dropped, and the "
         "client is notified (`realtime.buffer_size`).",
+        least=1,
     )
     REALTIME_RATE_LIMIT_PER_SECOND: int = option(
         100,
@@ -117,8 +131,8 @@ class Settings:
 
     # Requests
     SERVER_HOST: str = option("127.0.0.1", "Address on which `manage.py runhttp` listens.")
-    SERVER_PORT: int = option(8000, "Its port.")
-    SERVER_PROCESSES: int = option(1, "How many processes it has.")
+    SERVER_PORT: int = port(8000, "Its port.")
+    SERVER_PROCESSES: int = option(1, "How many processes it has.", least=1)
     SERVER_TLS_CERTIFICATE: str = option(
         "", "PEM file with its certificate and chain; empty: no TLS, as behind a proxy."
     )
@@ -127,6 +141,7 @@ class Settings:
         8,
         "Threads of one ASGI server process that answer requests of workers and producers, each "
         "with a database connection. Waiting requests need none.",
+        least=1,
     )
     FAST_PATH: bool = option(
         True,
@@ -187,7 +202,7 @@ class Settings:
     )
 
     # Codecs
-    CODECS: list = option(
+    CODECS: list[str] = option(
         ["jobs.codecs.Gzip", "jobs.codecs.Encryption"],
         "Codecs that `jobs.codecs.Encode` applies, in this order.",
     )
@@ -250,7 +265,7 @@ class Settings:
     )
 
     # Operators
-    REDACT_KEYS: list = option(
+    REDACT_KEYS: list[str] = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
         "Keys whose values are hidden from users without the permission `view_job_args`; "
         "`*` matches anything, case is ignored.",
@@ -264,7 +279,7 @@ class Settings:
         "Address at which operators reach this server, such as `https://jobs.example.com`: links "
         "in alert notifications begin with it. Empty: they have no links.",
     )
-    OUTBOUND_NETWORKS: list = option(
+    OUTBOUND_NETWORKS: list[str] = option(
         [],
         "Networks that this server may send webhooks to although they are not public, such as "
         "`10.20.0.0/16` or `127.0.0.1`.",
@@ -363,8 +378,8 @@ def option_groups(packages: Sequence[str]) -> dict[str, type[Any]]:
     return {protocol.group: protocol.options for protocol in found if protocol.options}
 
 
-def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return each unknown option, as it is written, and the names that it may stand for."""
+def unknown_options(given: Mapping[Any, Any]) -> list[tuple[str, str, list[str]]]:
+    """Return each unknown option, as it is written, its name, and those that it may stand for."""
     try:
         groups = option_groups(given.get("WORKER_PROTOCOLS", DEFAULT_PACKAGES))
     except (ImproperlyConfigured, TypeError):
@@ -372,12 +387,16 @@ def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         groups = option_groups(DEFAULT_PACKAGES)
         given = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
     names = [*option_names(), *groups]
-    found = [(f"[{name!r}]", names) for name in given if name not in names]
+    found = [(f"[{name!r}]", str(name), names) for name in given if name not in names]
     for name, group in groups.items():
         inner = given.get(name)
         if isinstance(inner, Mapping):
             known = option_names(group)
-            found += [(f"[{name!r}][{inside!r}]", known) for inside in inner if inside not in known]
+            found += [
+                (f"[{name!r}][{inside!r}]", str(inside), known)
+                for inside in inner
+                if inside not in known
+            ]
     return found
 
 
@@ -392,14 +411,16 @@ def _read(group: type[Options], given: Any, place: str = "OJS") -> Options:
     wanted = typing.get_type_hints(group)
     return group(
         **{
-            name: _coerce(f'{place}["{name}"]', given[name], wanted[name])
-            for name in option_names(group)
-            if name in given
+            known.name: _coerce(
+                f'{place}["{known.name}"]', given[known.name], wanted[known.name], known.metadata
+            )
+            for known in fields(typing.cast(Any, group))
+            if known.name in given
         }
     )
 
 
-def _coerce(place: str, value: Any, wanted: Any) -> Any:
+def _coerce(place: str, value: Any, wanted: Any, bounds: Mapping[str, Any]) -> Any:
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
@@ -409,12 +430,20 @@ def _coerce(place: str, value: Any, wanted: Any) -> Any:
         )
     if wanted is bool and value in (0, 1):
         return bool(value)
-    if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
-        if wanted is int and value < 0:
-            raise ImproperlyConfigured(f"{place} must not be negative, and is {value!r}.")
-        return value
-    name = getattr(wanted, "__name__", str(wanted))
-    raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
+    if wanted == list[str]:
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return value
+        raise ImproperlyConfigured(f"{place} must be a list of strings, not {value!r}.")
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        name = getattr(wanted, "__name__", str(wanted))
+        raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
+    if wanted is int:
+        least, most = bounds.get("least", 0), bounds.get("most")
+        if value < least:
+            raise ImproperlyConfigured(f"{place} must be at least {least}, and is {value!r}.")
+        if most is not None and value > most:
+            raise ImproperlyConfigured(f"{place} must be at most {most}, and is {value!r}.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

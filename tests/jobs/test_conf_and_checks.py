@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.core.management.base import SystemCheckError
+from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 from django.urls import clear_url_caches
 
@@ -94,6 +94,7 @@ def test_options_cannot_be_changed_in_passing():
         ("HEARTBEAT_TIMOUT", "Did you mean 'HEARTBEAT_TIMEOUT'?"),
         ("max_fetch", "See the configuration reference."),
         ("NONSENSE", "See the configuration reference."),
+        (1, "See the configuration reference."),
     ],
 )
 def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
@@ -102,7 +103,7 @@ def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
     (message,) = check_settings()
 
     assert (message.id, message.hint) == ("ojs.E001", hint)
-    assert given in message.msg
+    assert repr(given) in message.msg
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,13 @@ def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
         ("MAX_FETCH", -1),
         ("ALLOW_ANONYMOUS", "yes"),
         ("ALLOW_ANONYMOUS", 2),
+        ("SERVER_THREADS", 0),
+        ("SERVER_PORT", 99999),
+        ("MAX_BATCH", 0),
+        ("REDACT_KEYS", [1]),
+        ("OUTBOUND_NETWORKS", [None]),
+        ("AGQ", {"THREADS": 0}),
+        ("ROTA", {"PORT": 65536}),
     ],
 )
 def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option, value):
@@ -132,6 +140,31 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
     assert option in message.msg
     with pytest.raises(ImproperlyConfigured):
         configured()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "check"),
+    [
+        ("SITE_URL", "jobs.example.com", "ojs.E034"),
+        ("CODEC_SERVER_URL", "nonsense", "ojs.E034"),
+        ("METRICS_EXPORTER", "no.such.Exporter", "ojs.E035"),
+        ("TENANTS", {"acme": None}, "ojs.E025"),
+        ("TENANTS", {"acme": []}, "ojs.E025"),
+        ("TENANTS", {1: {}}, "ojs.E025"),
+    ],
+)
+def test_a_value_that_cannot_work_is_an_error(settings, option, value, check):
+    settings.OJS = {option: value}
+
+    (message,) = check_settings()
+
+    assert message.id == check
+    assert option in message.msg
+
+
+def test_the_server_does_not_listen_on_another_port_than_the_one_given():
+    with pytest.raises(CommandError, match="from 0 to 65535, not 99999"):
+        call_command("runhttp", "--port", "99999")
 
 
 PROTOCOL = WorkerProtocol(name="drum", title="Drum")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobs.conf import duration, option, options_of
+from jobs.conf import duration, option, options_of, port
 from jobs.protocols import Server, WorkerProtocol
 
 
@@ -14,7 +14,7 @@ class Options:
     """`OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
 
     HOST: str = option("127.0.0.1", "Address `runagq` listens on.")
-    PORT: int = option(6380, "Port `runagq` listens on.")
+    PORT: int = port(6380, "Port `runagq` listens on.")
     URL: str = option("", "The address in the manifest, if it differs from the one listened on.")
     TLS_CERTIFICATE: str = option(
         "", "PEM file with a certificate and its chain; `runagq` then accepts only TLS."
@@ -30,8 +30,8 @@ class Options:
         "How long an AGQ worker may take for a job without a visibility timeout of its own; "
         "after that the job is reclaimed and the worker flagged for investigation.",
     )
-    THREADS: int = option(8, "Concurrent commands, each with a database connection.")
-    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.")
+    THREADS: int = option(8, "Concurrent commands, each with a database connection.", least=1)
+    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.", least=1)
     MAX_COMMAND: int = option(16 * 1024 * 1024, "Largest command, in bytes.")
     MAX_BUFFERED: int = option(
         256 * 1024 * 1024,

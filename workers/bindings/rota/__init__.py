@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobs.conf import duration, option, options_of
+from jobs.conf import duration, option, options_of, port
 from jobs.protocols import Reports, Server, WebSocket, WorkerProtocol
 
 
@@ -17,15 +17,17 @@ class Options:
         True, "Serve Rota at `/work` of the ASGI server as well, without `runrota`."
     )
     HOST: str = option("127.0.0.1", "Address `runrota` listens on.")
-    PORT: int = option(8081, "Port `runrota` listens on.")
+    PORT: int = port(8081, "Port `runrota` listens on.")
     URL: str = option("", "The address in the manifest, if it differs from the one served.")
     TLS_CERTIFICATE: str = option(
         "", "PEM file with a certificate and its chain; `runrota` then accepts only TLS."
     )
     TLS_KEY: str = option("", "PEM file with the certificate's key, if that is a separate file.")
     HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
-    THREADS: int = option(8, "Concurrent messages of `runrota`, each with a database connection.")
-    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.")
+    THREADS: int = option(
+        8, "Concurrent messages of `runrota`, each with a database connection.", least=1
+    )
+    MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.", least=1)
     MAX_MESSAGE: int = option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 

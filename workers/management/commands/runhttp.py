@@ -54,6 +54,9 @@ class Command(BaseCommand):
         processes = _given(options["processes"], ojs_settings.SERVER_PROCESSES)
         if processes < 1:
             raise CommandError("There must be at least one process.")
+        port = _given(options["port"], ojs_settings.SERVER_PORT)
+        if not 0 <= port <= 65_535:
+            raise CommandError(f"--port is a number from 0 to 65535, not {port}.")
         certificate = options["tls_certificate"] or ojs_settings.SERVER_TLS_CERTIFICATE
         key = options["tls_key"] or ojs_settings.SERVER_TLS_KEY
         try:
@@ -69,7 +72,7 @@ class Command(BaseCommand):
         config = uvicorn.Config(
             application,
             host=options["host"] or ojs_settings.SERVER_HOST,
-            port=_given(options["port"], ojs_settings.SERVER_PORT),
+            port=port,
             workers=processes,
             http="workers.management.http_protocol:HttpProtocol",
             interface="asgi3",
