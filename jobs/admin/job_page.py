@@ -307,7 +307,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("due"))
     def scheduled(self, job: Job) -> str | SafeString:
-        return display.moment(job.scheduled_at)
+        return display.moment(job.due_at)
 
     @admin.display(description=_("enqueued"), ordering="enqueued_at")
     def enqueued(self, job: Job) -> str | SafeString:

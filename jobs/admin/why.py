@@ -155,6 +155,8 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
         active = Job.objects.active().filter(queue=queue.name, reserved_for__isnull=False).count()
         if active >= queue.concurrency:
             text = _("The queue's limit is reached: %(active)d of %(limit)d jobs are active.")
+            if not queue.concurrency:
+                text = _("The queue's limit is 0: none of its jobs starts.")
             yield Reason(text % {"active": active, "limit": queue.concurrency}, queue)
 
 
@@ -171,7 +173,9 @@ def rate_limited(job: Any) -> Iterator[str]:
         about = {"limit": named[key], "active": room.current, "most": room.limit}
         if room.again_at is not None:
             about["moment"] = absolute(room.again_at)
-        if room.strategy == "concurrency" or room.again_at is None:
+        if room.strategy != "held" and not room.limit:
+            text = _("%(limit)s is 0: no job starts.")
+        elif room.strategy == "concurrency" or room.again_at is None:
             text = _("%(limit)s is reached: %(active)d of %(most)d jobs are active.")
         elif room.strategy == "held":
             text = _("%(limit)s is held until %(moment)s, as a handler asked.")

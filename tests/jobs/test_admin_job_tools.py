@@ -436,6 +436,18 @@ def test_a_rate_limit_that_is_reached_is_named(api, admin_client):
     ]
 
 
+def test_a_limit_of_nothing_is_not_said_to_be_reached(api, admin_client):
+    QueueFactory(name="mail", concurrency=0)
+    WorkerFactory(queues=["mail"])
+    limited = {"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 0}}
+    waiting = api.pushed(options=limited)
+
+    assert page_of(admin_client, Job.objects.get(pk=waiting)).context["why"] == [
+        "The queue's limit is 0: none of its jobs starts.",
+        "Its rate limit “smtp” is 0: no job starts.",
+    ]
+
+
 def test_the_rate_limit_of_a_queue_says_when_it_lets_the_next_one_start(api, admin_client):
     WorkerFactory(queues=["mail"])
     engine.queues.configure(
@@ -511,6 +523,18 @@ def test_waiting_jobs_are_run_now():
     assert Job.objects.filter(state=State.AVAILABLE).count() == 3
     action = OperatorAction.objects.get()
     assert (action.verb, action.count, action.reason) == ("run_job", 3, "Cannot wait")
+
+
+def test_a_job_that_was_run_early_is_not_due_later(admin_client):
+    early, waiting = JobFactory(scheduled=True), JobFactory(scheduled=True)
+    for job in (early, waiting):
+        assert job.due_at == job.scheduled_at > timezone.now()
+
+    answer(admin_client, choose(admin_client, JOB, "run_now", early))
+
+    early.refresh_from_db()
+    assert early.due_at is None
+    assert early.scheduled_at is not None, "as it was enqueued"
 
 
 def test_a_whole_filter_is_done_in_batches_to_exactly_what_was_shown(admin_client, monkeypatch):
