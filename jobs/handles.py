@@ -185,8 +185,8 @@ class JobHandle:
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """When it, or its next attempt, is due."""
-        found: datetime | None = self._row.scheduled_at
+        """When it, or its next attempt, is due; None if it was run before that."""
+        found: datetime | None = self._row.due_at
         return found
 
     @property

@@ -356,9 +356,8 @@ def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
         "meta": job.meta,
         "tags": job.tags,
     }
-    moments = {"scheduled_at": job.due_at}
     for name in ("created_at", "scheduled_at", "expires_at", "started_at", "finished_at"):
-        moment: datetime | None = moments[name] if name in moments else getattr(job, name)
+        moment: datetime | None = getattr(job, name)
         document[name] = None if moment is None else format_timestamp(moment)
     if whole:
         document["result"] = job.result
