@@ -5,11 +5,22 @@ A layer below `flow`: jobs that ended to make room are returned. The verb is `en
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from ..errors import DuplicateJob
+from django.db.models import QuerySet
+
+from ..errors import (
+    DuplicateJob,
+    InMaintenance,
+    JobTooLarge,
+    JobTypeNotAllowed,
+    QueueClosed,
+    QueueFull,
+    TenantLimitExceeded,
+)
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
 from ..spec.batches import in_parts, representatives
@@ -22,6 +33,15 @@ from . import bounds, limits, lineage, maintenance, queue_policy, schemas, tenan
 from .unique import Conflicts
 
 BATCH = 1000
+CLOSED = (
+    InMaintenance,
+    JobTooLarge,
+    JobTypeNotAllowed,
+    QueueClosed,
+    QueueFull,
+    TenantLimitExceeded,
+)
+"""Refusals of new jobs that an earlier request for the same jobs may have escaped."""
 
 
 def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
@@ -39,7 +59,8 @@ def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
         return _insert_into_queues(new)
     if not bounds.are_accepted():
         # Before any job gives way, or is reported a duplicate of one that could not be stored.
-        maintenance.refuse_jobs()
+        with _unless_stored(new):
+            maintenance.refuse_jobs()
     stamp(new, clock.now())
     conflicts = Conflicts(new)
     kept = conflicts.settle()
@@ -71,7 +92,8 @@ def insert_freely(new: Sequence[NewJob]) -> None:
         bounds.fill_in(each)
         _store_all(each, admitted=True)
     else:
-        _store_all(new)
+        with _unless_stored(new):
+            _store_all(new)
     _inserted(new, unknown, is_made)
 
 
@@ -79,8 +101,9 @@ def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
     """Store jobs that their queues admit, in the caller's transaction; return those that ended."""
     unknown, is_made = _make_unknown_queues(new)
     each = list(new)
-    ended = bounds.admit(each)
-    tenants.admit(each)
+    with _unless_stored(each):
+        ended = bounds.admit(each)
+        tenants.admit(each)
     _store(each, admitted=True)
     _inserted(new, unknown, is_made)
     return ended
@@ -184,12 +207,32 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
     return DuplicateJob(f"A job with id '{job.id}' already exists.", existing_job_id=str(job.id))
 
 
+@contextlib.contextmanager
+def _unless_stored(new: Sequence[NewJob]) -> Iterator[None]:
+    """Jobs are refused inside only if they are new: a client may repeat its request.
+
+    Raises:
+        DuplicateJob: instead of the refusal, if a job with one of the ids exists.
+    """
+    try:
+        yield
+    except CLOSED as refusal:
+        known = _first_of(new, Job.objects.all())
+        if known is None:
+            raise
+        raise _duplicate_of(known) from refusal
+
+
 def _taken(batch: Sequence[NewJob]) -> NewJob | None:
     """Find a job whose id is taken. On PostgreSQL the rest of the batch is stored by now."""
-    ids = [job.id for job in batch if job.client_id]
-    others = Job.objects.filter(pk__in=ids).exclude(created_at=batch[0].created_at)
-    existing = others.values_list("pk", flat=True).first()
-    return next((job for job in batch if job.id == existing), None)
+    return _first_of(batch, Job.objects.exclude(created_at=batch[0].created_at))
+
+
+def _first_of(new: Sequence[NewJob], stored: QuerySet[Job]) -> NewJob | None:
+    """Find a job with an id of the client's that is among those stored."""
+    ids = [job.id for job in representatives(new) if job.client_id]
+    existing = stored.filter(pk__in=ids).values_list("pk", flat=True).first() if ids else None
+    return next((job for job in new if job.id == existing), None) if existing else None
 
 
 _known_queues: defaultdict[str, set[str]] = defaultdict(set)

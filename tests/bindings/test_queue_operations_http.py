@@ -14,8 +14,11 @@ from jobs.engine import maintenance
 from jobs.errors import QueueFull
 from jobs.models import Event, Job, Queue, RateLimit
 from jobs.producer import enqueue
+from jobs.spec.identifiers import uuid7
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, many_jobs
 from tests.ojs_client import V1, refusal
+
+A_JOB = {"type": "email.send", "args": []}
 
 
 def put(api, path, body):
@@ -93,6 +96,52 @@ def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
     assert api.job(first)["state"] == "discarded"
     assert {job["id"] for job in api.fetch("mail", count=5)} == set(rest)
     assert {"backpressure.dropped", "job.discarded"} <= set(event_types())
+
+
+def close(api, how):
+    """Refuse new jobs of the queue `mail`, in which one waits, of no tenant."""
+    if how == "full":
+        bound(api, max_depth=1)
+    elif how == "draining":
+        api.send("queues/mail/drain")
+    elif how == "for other types":
+        put(api, "queues/mail/config", {"allowed_job_types": ["sms.*"]})
+    elif how == "at the limit of the tenant":
+        put(api, "admin/tenants/_default/limits", {"max_queue_depth": 0})
+    else:
+        maintenance.begin(actor=of_shell(), refuses_jobs=True)
+
+
+CLOSED = ["full", "draining", "for other types", "at the limit of the tenant", "in maintenance"]
+
+
+@pytest.mark.parametrize("how", CLOSED)
+def test_a_repeated_request_is_a_duplicate_also_where_new_jobs_are_refused(api, how):
+    job = {"id": str(uuid7()), "queue": "mail"}
+    api.pushed(**job)
+    close(api, how)
+    refused = api.push(queue="mail", id=str(uuid7())).json()["error"]["code"]
+    assert refused != "duplicate"
+    before = event_types()
+
+    again = refusal(api.push(**job))
+    among_others = api.send("jobs/batch", {"jobs": [A_JOB | {"queue": "mail"}, A_JOB | job]})
+    unique = refusal(api.push(**job, unique={"keys": ["type", "args"]}))
+
+    assert (again["code"], again["details"]["existing_job_id"]) == ("duplicate", job["id"])
+    assert refusal(among_others)["code"] == unique["code"] == "duplicate"
+    assert event_types() == before
+    assert Job.objects.count() == 1
+
+
+def test_a_repeated_request_does_not_wait_for_room(api):
+    job = A_JOB | {"id": str(uuid7()), "queue": "mail"}
+    api.pushed(**job)
+    bound(api, max_depth=1, strategy="block")
+
+    again = api.send("jobs", job, headers={"OJS-Block-Timeout": "3600"})
+
+    assert refusal(again)["code"] == "duplicate"
 
 
 def test_the_bound_holds_in_python_too(api):
