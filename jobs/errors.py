@@ -178,9 +178,19 @@ class UnfinishedBody(OJSError):
 
 
 class DuplicateJob(OJSError):
-    """A job with this id exists (OJS core §5.5.3)."""
+    """A job with this id or unique key exists (OJS core §5.5.3, unique jobs §5.1)."""
 
     code = "duplicate"
+
+    @classmethod
+    def within(cls, first: int, index: int, **details: object) -> DuplicateJob:
+        """A job duplicates an earlier one of the same request, and neither is stored."""
+        return cls(
+            f"The jobs at index {first} and {index} of this request are duplicates.",
+            index=index,
+            first_index=first,
+            **details,
+        )
 
 
 class Conflict(OJSError):

@@ -193,7 +193,24 @@ def _store_all(jobs: dict[int, NewJob]) -> Stored:
         stored = _store(jobs)
         if any(isinstance(result, OJSError) for result in stored.values()):
             transaction.set_rollback(True, using=alias())
+            _name_places(stored)
     return stored
+
+
+def _name_places(stored: Stored) -> None:
+    """Of jobs that are equal to others of the batch, say so: the others were not stored either."""
+    places = {
+        str(result.id): index
+        for index, result in stored.items()
+        if isinstance(result, NewJob) and result.existing is None
+    }
+    for index, result in stored.items():
+        if isinstance(result, DuplicateJob):
+            details = dict(result.details)
+            first = places.get(details.pop("existing_job_id", ""))
+            if first is not None:
+                details.pop("existing_job_state", None)
+                stored[index] = DuplicateJob.within(first, index, **details)
 
 
 def once(

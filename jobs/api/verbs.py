@@ -155,7 +155,7 @@ def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
         {
             "jobs": [enqueued(job) for job in jobs],
             "count": count,
-            "enqueued": count,
+            "enqueued": sum(job.existing is None for job in jobs),
             "failed": 0,
         },
         status=201,

@@ -99,8 +99,9 @@ def insert_freely(new: Sequence[NewJob]) -> None:
 
 def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
     """Store jobs that their queues admit, in the caller's transaction; return those that ended."""
-    unknown, is_made = _make_unknown_queues(new)
     each = list(new)
+    _refuse_repeated_ids(each)
+    unknown, is_made = _make_unknown_queues(new)
     with _unless_stored(each):
         ended = bounds.admit(each)
         tenants.admit(each)
@@ -199,7 +200,7 @@ def _refuse_repeated_ids(new: Sequence[NewJob]) -> None:
     seen = set()
     for job in representatives(new):
         if job.id in seen:
-            raise _duplicate_of(job)
+            raise DuplicateJob(f"Two jobs of this request have the id '{job.id}'.")
         seen.add(job.id)
 
 

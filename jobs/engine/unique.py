@@ -33,8 +33,8 @@ class Conflicts:
         self.kept: list[NewJob] = []
         self.ended: list[UUID] = []
         """Jobs that gave way and have dependents or a workflow."""
-        self.replaced: dict[str, list[Any]] = {}
-        """Jobs that gave way, by the reason to record."""
+        self.replaced: dict[str, list[NewJob]] = {}
+        """Jobs of this batch that gave way to later ones, by the reason to record."""
         self.earlier: dict[str, dict[State, list[NewJob]]] = {}
         """The unique jobs of this batch that will be stored, by key and state."""
 
@@ -69,7 +69,7 @@ class Conflicts:
         if policy.on_conflict == "reject" or (
             policy.on_conflict == "ignore" and (job.workflow_id or job.followed)
         ):
-            raise _duplicate(newest, policy)
+            raise self._refusal(job, policy, batched, stored)
         if policy.on_conflict == "ignore":
             job.existing = newest
             job.id, job.state = newest.id, State(newest.state)
@@ -86,14 +86,29 @@ class Conflicts:
         waiting = [other.id for other in stored if other.state not in TERMINAL]
         self._cancel(waiting, reason=f"replaced by {job.id}")
         # Jobs of this batch are stored first, so that they appear in the record of events.
-        self.replaced.setdefault(f"replaced by {job.id}", []).extend(o.id for o in batched)
+        self.replaced.setdefault(f"replaced by {job.id}", []).extend(batched)
         for other in batched:
             self.earlier[policy.key][other.state].remove(other)
 
+    def _refusal(
+        self, job: NewJob, policy: UniquePolicy, batched: list[NewJob], stored: list[Any]
+    ) -> DuplicateJob:
+        if stored:
+            return _duplicate(stored[0], policy)
+        # The other one is rolled back with this one, so its id would name no job.
+        first, index = (
+            place for place, new in enumerate(self.new) if new is job or new is batched[-1]
+        )
+        return DuplicateJob.within(first, index, **_keys(policy))
+
     def cancel_replaced(self) -> None:
         """Cancel jobs of the batch that a later one of the batch replaced."""
-        for reason, ids in self.replaced.items():
-            self._cancel(ids, reason=reason)
+        for reason, jobs in self.replaced.items():
+            self._cancel([job.id for job in jobs], reason=reason)
+        replaced = {job.id: job for jobs in self.replaced.values() for job in jobs}
+        for row in Job.objects.filter(pk__in=replaced).only("state", "finished_at"):
+            replaced[row.pk].state = State(row.state)
+            replaced[row.pk].finished_at = row.finished_at
 
     def _cancel(self, job_ids: Collection[UUID], *, reason: str) -> None:
         _, followed = cancel_unfinished(job_ids, reason=reason)
@@ -144,6 +159,9 @@ def _duplicate(existing: Any, policy: UniquePolicy) -> DuplicateJob:
         "A job with the same unique key already exists.",
         existing_job_id=str(existing.id),
         existing_job_state=str(existing.state),
-        unique_key=policy.key,
-        uniqueness_key=policy.key,
+        **_keys(policy),
     )
+
+
+def _keys(policy: UniquePolicy) -> dict[str, str]:
+    return {"unique_key": policy.key, "uniqueness_key": policy.key}

@@ -353,6 +353,8 @@ class NewJob:
     state: State = State.AVAILABLE
     created_at: datetime = NEVER
     enqueued_at: datetime = NEVER
+    finished_at: datetime | None = None
+    """When a later job of the same batch replaced it."""
     pressure: tuple[int, int] | None = None
     """Depth and bound of its queue, if that is nearly full (OJS backpressure §7.3)."""
 
@@ -368,7 +370,6 @@ class NewJob:
     attempt: ClassVar[int] = 0
     retry_delay: ClassVar[None] = None
     started_at: ClassVar[None] = None
-    finished_at: ClassVar[None] = None
     result: ClassVar[None] = None
 
     @property

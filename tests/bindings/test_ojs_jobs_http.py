@@ -180,6 +180,20 @@ def test_a_repeated_id_refuses_the_batch(api):
     assert Job.objects.count() == 1
 
 
+@pytest.mark.parametrize("config", [{}, {"max_size": 9}])
+def test_an_id_twice_in_a_batch_is_said_and_names_no_stored_job(api, config):
+    api.put("/ojs/v1/queues/default/config", config, content_type="application/json")
+    twice = {"type": "a", "args": [], "id": str(uuid7())}
+    job = {"type": "a", "args": [], "id": str(uuid7())}
+
+    reply = api.send("jobs/batch", {"jobs": [job, twice, twice]})
+
+    error = refusal(reply)
+    assert (error["code"], error["details"]) == ("duplicate", {})
+    assert "Two jobs" in error["message"] and twice["id"] in error["message"]
+    assert not Job.objects.exists()
+
+
 @pytest.mark.parametrize("body", [{}, {"jobs": None}, {"jobs": {}}, {"jobs": "x"}, {"jobs": []}])
 def test_a_batch_is_a_list_of_at_least_one(api, body):
     reply = api.send("jobs/batch", body)

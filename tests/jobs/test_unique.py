@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import jobs
 from jobs.errors import DuplicateJob
 from jobs.models import Event, Job
+from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from jobs.spec.unique_policy import canonical, number, unique_key
 from tests.factories import ago
@@ -343,16 +344,49 @@ def test_a_batch_with_a_rejected_duplicate_makes_no_job(api):
     assert not Job.objects.exists()
 
 
-def test_a_batch_answers_ignored_jobs_with_the_first_of_them(api):
-    found = batch(api, {"on_conflict": "ignore"}, None, {"on_conflict": "ignore"}).json()["jobs"]
+def test_of_two_equal_jobs_of_a_batch_the_answer_names_their_places_and_no_job(api):
+    """The first one is rolled back with the second: its id would name nothing (§5.1)."""
+    reply = refusal(batch(api, None, {}, None, {}))
 
-    assert found[2]["id"] == found[0]["id"] and found[2]["deduplicated"] is True
+    assert reply["code"] == "duplicate" and "index 1 and 3" in reply["message"]
+    assert (reply["details"]["first_index"], reply["details"]["index"]) == (1, 3)
+    assert "existing_job_id" not in reply["details"]
+
+
+def test_of_a_batch_like_a_stored_job_the_answer_names_the_stored_one(api):
+    known = push(api, {}, type="a").json()["job"]["id"]
+
+    assert refusal(batch(api, {}, {}))["details"]["existing_job_id"] == known
+
+
+def test_an_atomic_bulk_request_names_the_place_of_the_equal_job_too(api):
+    unique = {"type": "a", "args": [], "unique": {"keys": ["type"]}}
+    same_id = {"type": "b", "args": [], "id": str(uuid7())}
+    request = {"atomicity": "atomic", "jobs": [unique, same_id, unique, same_id]}
+
+    items = api.send("jobs/bulk", request).json()["items"]
+
+    errors = [item["error"] for item in items]
+    codes = [error["code"] for error in errors]
+    assert codes == ["conflict", "conflict", "duplicate", "duplicate"]
+    assert [error["details"]["first_index"] for error in errors[2:]] == [0, 1]
+    assert not Job.objects.exists()
+
+
+def test_a_batch_answers_ignored_jobs_with_the_first_of_them(api):
+    found = batch(api, {"on_conflict": "ignore"}, None, {"on_conflict": "ignore"}).json()
+
+    assert found["jobs"][2]["id"] == found["jobs"][0]["id"]
+    assert found["jobs"][2]["deduplicated"] is True
+    assert (found["count"], found["enqueued"], found["failed"]) == (3, 2, 0)
     assert Job.objects.count() == 2
 
 
 def test_in_a_batch_the_last_of_those_that_replace_each_other_is_left(api):
-    assert batch(api, *[{"on_conflict": "replace"}] * 3).status_code == 201
+    reply = batch(api, *[{"on_conflict": "replace"}] * 3)
 
+    answered = [(job["state"], "cancelled_at" in job) for job in reply.json()["jobs"]]
+    assert answered == [("cancelled", True), ("cancelled", True), ("available", False)]
     assert [job["args"] for job in api.fetch(count=5)] == [[2]]
     assert Job.objects.filter(state="cancelled").count() == 2
 

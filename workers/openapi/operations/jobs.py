@@ -206,7 +206,8 @@ OPERATIONS = {
         "Enqueue many jobs: all or none",
         {
             201: Reply(
-                "All of them, in the order given. `X-RateLimit-*` are those of their tenant's "
+                "All of them, in the order given; `enqueued` does not count those that a unique "
+                "policy ignored. `X-RateLimit-*` are those of their tenant's "
                 "rate of enqueues, or else of the rate limit that the jobs have, if it is one.",
                 obj("jobs count enqueued failed", jobs=array(ref("Job")), count=COUNT)
                 | {"additionalProperties": True},
