@@ -27,10 +27,21 @@ def test_a_weighted_fetch_takes_from_its_queues(api):
     assert [job["id"] for job in reply.json()["jobs"]] == [low]
 
 
-def test_queues_come_first_in_proportion_to_their_weights_and_each_has_its_turn():
-    weights = {"critical": 5, "default": 2, "low": 1}
-    queues = [{"name": name, "weight": weight} for name, weight in weights.items()]
-    body = {"queues": queues, "strategy": "weighted"}
+SHARES = {"critical": 5, "default": 2, "low": 1}
+FORMS = {
+    "priority §7.3": {"queues": [{"name": name, "weight": SHARES[name]} for name in SHARES]},
+    "fair scheduling §5.2": {"queues": list(SHARES), "weights": SHARES},
+    "both, of which the latter wins": {
+        "queues": [{"name": "critical", "weight": 2}, {"name": "default", "weight": 2}, "low"],
+        "weights": {"critical": 5},
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_queues_come_first_in_proportion_to_their_weights_and_each_has_its_turn(form):
+    weights = SHARES
+    body = FORMS[form] | {"strategy": "weighted"}
 
     orders = [requests.queues(body) for _ in range(4000)]
 
@@ -55,6 +66,10 @@ def test_without_the_strategy_weights_change_nothing():
         ({"queues": [{"name": "b", "weight": "5"}]}, "queues[0].weight"),
         ({"queues": [{"name": "b"}, 5]}, "queues[1].name"),
         ({"queues": ["a"], "strategy": "fair"}, "strategy"),
+        ({"queues": ["a"], "weights": [1]}, "weights"),
+        ({"queues": ["a"], "weights": {"a": -1}}, "weights.a"),
+        ({"queues": ["a"], "weights": {"a": "5"}}, "weights.a"),
+        ({"queues": ["a"], "weights": {"b": 5}, "strategy": "weighted"}, "weights.b"),
     ],
     ids=str,
 )

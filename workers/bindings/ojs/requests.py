@@ -239,8 +239,24 @@ class WeightedQueues(Member[dict[str, int] | None]):
         return schema | {"items": {"oneOf": [schema["items"], Weighted.json_schema()]}}
 
 
+class Weights(Member[dict[str, int] | None]):
+    """Weights by the names of queues (OJS fair scheduling §5.2)."""
+
+    def check(self, value: Any, place: str) -> dict[str, int]:
+        if type(value) is not dict:
+            raise wrong_type(place, "object", value)
+        return {
+            name: Weighted.weight.check(weight, f"{place}.{name[:80]}")
+            for name, weight in value.items()
+        }
+
+    def rules(self) -> Schema:
+        return {"type": "object", "additionalProperties": Weighted.weight.rules()}
+
+
 class Fetch(Members, either=("queues", "pool")):
     queues = WeightedQueues()
+    weights = Weights("Weights of the queues, by name, for the strategy `weighted`.")
     pool = Text(
         "A worker pool: its queues and its strategy, instead of those in the request (OJS fair "
         "scheduling §5.2)."
@@ -423,11 +439,16 @@ def queues(body: Document) -> list[str]:
     """
     strategy = Fetch.strategy.read(body)
     weights = Fetch.queues.read(body)
+    by_name = Fetch.weights.read(body)
     pool = Fetch.pool.read(body)
     if pool:
         return engine.pools.order_of(pool)
     if weights is None:
         raise missing("queues")
+    for name, weight in (by_name or {}).items():
+        if name not in weights:
+            raise refuse(f"weights.{name[:80]}", f"'queues' has no queue '{name[:80]}'.")
+        weights[name] = weight
     return list(weights) if strategy == "strict" else engine.pools.search_order(weights, strategy)
 
 
