@@ -81,6 +81,7 @@ class Declared:
                 },
                 clock.now(),
                 type_pattern=TYPE_PATTERN,
+                declared=True,
             )
         except (OJSError, TypeError) as problem:
             raise ImproperlyConfigured(f"{self.place}: {problem}") from None

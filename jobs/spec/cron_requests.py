@@ -21,6 +21,7 @@ from .fields import Document, inside, missing, refuse
 from .members import Boolean, Choice, Members, Object, Text, optional
 from .schedules import InvalidSchedule, new_schedule, read_zone
 from .validation import (
+    OPTION_NAMES,
     WIRE_TYPE_PATTERN,
     Envelope,
     NestedOptions,
@@ -90,12 +91,17 @@ SPELLINGS = (CronRequest.cron, CronRequest.expression, CronRequest.schedule)
 
 
 def new_cron_job(
-    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
+    document: Document,
+    now: datetime,
+    *,
+    type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN,
+    declared: bool = False,
 ) -> NewCronJob:
     """Check a registration.
 
     Args:
         type_pattern: wider for a document that does not come from a client of OJS HTTP.
+        declared: by code that worked before, and must start again when `expires_at` has passed.
 
     Raises:
         InvalidRequest: a field is invalid; `details["field"]` names it.
@@ -111,7 +117,11 @@ def new_cron_job(
         name=name,
         expression=expression,
         timezone=timezone,
-        template=_template(document, partial(new_job, now=now, type_pattern=type_pattern)),
+        template=_template(
+            document,
+            partial(new_job, now=now, type_pattern=type_pattern),
+            until=None if declared else now,
+        ),
         overlap_policy=CronRequest.overlap_policy.read(document) or OverlapPolicy.SKIP,
         enabled=CronRequest.enabled.read(document),
         description=CronRequest.description.read(document) or "",
@@ -135,11 +145,18 @@ def _check_schedule(spelling: str, expression: str, timezone: str) -> None:
         ) from None
 
 
-def _template(document: Document, check: Callable[[Document], NewJob]) -> dict[str, Any]:
-    """What each job is made of; refused now rather than each time it is due (§3.5)."""
+def _template(
+    document: Document, check: Callable[[Document], NewJob], until: datetime | None
+) -> dict[str, Any]:
+    """What each job is made of; refused now rather than each time it is due (§3.5).
+
+    Args:
+        until: refuse jobs that have expired by then.
+    """
     nested = CronRequest.job_template.read(document)
     source: Document = document if nested is None else nested
-    template = {name: source[name] for name in Template.members if source.get(name) is not None}
+    names = [*Template.members] if nested is None else [*Template.members, *OPTION_NAMES]
+    template = {name: source[name] for name in names if source.get(name) is not None}
     template.setdefault("args", [])
     if "type" not in template:
         raise missing("type" if nested is None else "job_template.type")
@@ -147,5 +164,12 @@ def _template(document: Document, check: Callable[[Document], NewJob]) -> dict[s
     if options and "queue" in template and options.get("queue") is not None:
         template.pop("queue")
     with contextlib.nullcontext() if nested is None else inside("job_template"):
-        check(template)
+        job = check(template)
+        if until is not None and job.expires_at is not None and job.expires_at <= until:
+            place = "expires_at" if template.get("expires_at") else "options.expires_at"
+            raise refuse(place, "Each job would have expired when it is made.", validation="range")
+    if options and options.get("priority") is not None:
+        template["options"] = {**options, "priority": job.priority}
+    elif "priority" in template:
+        template["priority"] = job.priority
     return template

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobs import engine
+from jobs.crontab import Declared
 from jobs.models import CronJob, CronRun, Event, Job, OperatorAction
 from jobs.spec.lifecycle import State
 from tests.factories import ago, ahead
@@ -98,6 +99,7 @@ def test_the_form_of_the_cases_and_of_the_command_line_is_accepted_too(api):
         ({"options": []}, "options"),
         ({"options": {"queue": "A B"}}, "queue"),
         ({"options": {"retry": {"max_attempts": -1}}}, "retry.max_attempts"),
+        ({"options": {"expires_at": "2020-01-01T00:00:00Z"}}, "options.expires_at"),
         ({"overlap_policy": "maybe"}, "overlap_policy"),
         ({"enabled": "yes"}, "enabled"),
         ({"description": 5}, "description"),
@@ -121,6 +123,31 @@ def test_what_is_wrong_with_the_job_of_a_registration_stands_in_its_template(api
     details = refusal(reply)["details"]
     assert details["field"] == "job_template.queue"
     assert details["validation_errors"][0]["path"] == "$.job_template.options.queue"
+
+
+def test_a_schedule_of_the_code_may_have_expired_as_it_is_registered_at_every_start():
+    long_ago = {"expires_at": "2020-01-01T00:00:00Z"}
+
+    new = Declared("report.make", "@daily", "report", options=long_ago).read()
+
+    assert long_ago.items() <= new.template["options"].items()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [{"options": {"priority": "HIGH", "timeout": 5}}, {"priority": "HIGH", "timeout": 5}],
+)
+def test_a_priority_is_shown_as_the_number_of_its_jobs(api, template):
+    """The options of a template may be beside its type, too, as those of any job."""
+    template = {"type": "a.b"} | template
+    registered = register(api, name="x", type=None, args=None, job_template=template)
+
+    tick("x")
+
+    shown = registered["job_template"] | registered["options"]
+    assert (shown["priority"], shown["timeout"]) == (10, 5)
+    job = Job.objects.get()
+    assert (job.priority, job.timeout) == (10, timedelta(seconds=5))
 
 
 def test_registering_again_updates_and_keeps_the_next_run_of_what_has_not_changed(api):
