@@ -124,7 +124,8 @@ def _expiry(job: Job, now: datetime) -> dict[str, Any]:
     return {
         "created_at": job.created_at.isoformat(),
         "expired_at": now.isoformat(),
-        "ttl_ms": milliseconds(job.expires_at - job.created_at),
+        # A job may be enqueued with a deadline that has passed.
+        "ttl_ms": max(0, milliseconds(job.expires_at - job.created_at)),
         PREVIOUS: str(job.state),
     }
 

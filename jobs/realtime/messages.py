@@ -127,7 +127,7 @@ class Message:
                 "worker_id": shown(event.worker_id, project),
                 "timestamp": self.timestamp,
             }
-        document = events.event_document(event, project=project)["data"]
+        document = events.event_document(event, project=project, tenant=self.project)["data"]
         return document | {"timestamp": self.timestamp}
 
 

@@ -29,19 +29,25 @@ PREVIOUS = "previous_state"
 """The member of an event's data with the state before, where the event's type does not imply it."""
 MOMENTS = frozenset({"until", "visible_until"})
 """Members of an event's data that are moments, besides those that end in `_at`."""
+DEAD_LETTERED = "job.dead_lettered"
 STATE_OF = {
     "job.enqueued": "available",
     "job.scheduled": "scheduled",
     "job.started": "active",
     "job.heartbeat": "active",
     "job.progress": "active",
+    # What they report was still so then; the event that follows says what becomes of the job.
+    "job.stalled": "active",
+    "job.timeout": "active",
     "job.completed": "completed",
     "job.retrying": "retryable",
     "job.cancelled": "cancelled",
     "job.discarded": "discarded",
     "job.expired": "discarded",
+    "job.ttl_expired": "discarded",
+    "job.total_timeout": "discarded",
     "job.retry_exhausted": "discarded",
-    "job.dead_lettered": "discarded",
+    DEAD_LETTERED: "discarded",
     "workflow.created": "running",
     "workflow.started": "running",
     "workflow.completed": "completed",
@@ -111,7 +117,7 @@ def discarded_events(
     if dead_letter:
         # Only `job.discarded` carries the previous state.
         remaining = {name: value for name, value in data.items() if name != PREVIOUS}
-        yield job_event("job.dead_lettered", job, **about | {"data": remaining})
+        yield job_event(DEAD_LETTERED, job, **about | {"data": remaining})
 
 
 def first_enqueued(job: Any, *, time: datetime) -> Event:
@@ -271,20 +277,33 @@ def traces_of(job_ids: Sequence[UUID]) -> dict[str, str]:
 
 
 def event_documents(events: Sequence[Event], *, project: str = "") -> list[dict[str, Any]]:
-    """Return the envelopes of events, with the traces of the jobs that they are about."""
+    """Return the envelopes of events, with the traces of the jobs that they are about.
+
+    An event about a dead letter names the tenant, for whom it notifies (OJS extension interactions
+    §8.2). That is read from the job as well.
+    """
     traces = traces_of(job_ids_of(events))
+    tenants = projects_of(job_ids_of(event for event in events if event.type == DEAD_LETTERED))
     return [
-        event_document(event, project=project, trace_id=traces.get(event.subject, ""))
+        event_document(
+            event,
+            project=project,
+            trace_id=traces.get(event.subject, ""),
+            tenant=tenants.get(event.subject, ""),
+        )
         for event in events
     ]
 
 
-def event_document(event: Event, *, project: str = "", trace_id: str = "") -> dict[str, Any]:
+def event_document(
+    event: Event, *, project: str = "", trace_id: str = "", tenant: str = ""
+) -> dict[str, Any]:
     """Return the event's envelope (OJS events §2), with the members that L0-EVT-002 requires.
 
     Args:
         project: that of the key that reads it, and of the job it is about.
         trace_id: the trace of that job.
+        tenant: that of the job; only an event about a dead letter names it.
     """
     component, _, _ = event.type.partition(".")
     worker_id = shown(event.worker_id, project)
@@ -302,6 +321,8 @@ def event_document(event: Event, *, project: str = "", trace_id: str = "") -> di
     }
     if trace_id:
         document["data"]["trace_id"] = trace_id
+    if tenant and event.type == DEAD_LETTERED:
+        document["data"]["tenant_id"] = tenant
     if component == "job":
         document["job_id"] = event.subject
         document["job_type"] = event.job_type

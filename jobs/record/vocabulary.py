@@ -31,7 +31,8 @@ TYPES = {
     "`ttl_ms`.",
     "job.retry_exhausted": "It failed and has no attempts left. `total_attempts`, `last_error`.",
     "job.discarded": "It failed for good. `total_attempts`, `last_error`.",
-    "job.dead_lettered": "It was kept in the dead letter. `total_attempts`, `last_error`.",
+    "job.dead_lettered": "It was kept in the dead letter. `total_attempts`, `last_error`, and the "
+    "`tenant_id` of its job, while there is one.",
     "job.cancelled": "It was cancelled. `previous_state`; `cancelled_by`, `reason` if known.",
     "priority.changed": "`previous_priority`, `new_priority`.",
     # Queues (§3.2), bounds

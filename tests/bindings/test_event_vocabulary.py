@@ -129,6 +129,13 @@ def test_every_event_has_the_members_its_schema_requires(db, api):
     for kind, members in REQUIRED.items():
         for path in members.split():
             assert member(events[kind]["data"], path) is not None, f"{kind}: {path}"
+    # OJS conformance L0-EVT-002
+    for event in reply["events"]:
+        if event["type"].startswith("job."):
+            assert all(event[name] for name in ("job_id", "queue", "state", "timestamp")), event
+    states = {kind: event.get("state") for kind, event in events.items()}
+    assert states["job.stalled"] == states["job.timeout"] == "active"
+    assert states["job.total_timeout"] == states["job.ttl_expired"] == "discarded"
     assert events["job.progress"]["data"]["progress_percent"] == 50
     moments = {
         f"{event['type']}: {name}": value
@@ -139,6 +146,15 @@ def test_every_event_has_the_members_its_schema_requires(db, api):
     assert {"job.expired: created_at", "job.heartbeat: visible_until"} <= set(moments)
     for place, value in moments.items():
         assert format_timestamp(parse_timestamp(value)) == value, place
+
+
+def test_a_job_that_had_expired_when_it_was_enqueued_had_no_time_to_live(db, api):
+    api.pushed(expires_at="2020-01-01T00:00:00Z")
+
+    engine.discard_expired()
+
+    (expired,) = api.see("events", types="job.expired").json()["events"]
+    assert expired["data"]["ttl_ms"] == 0
 
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -13,6 +13,8 @@ from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.http.authentication import make_key
 from jobs.models import Event, Job, OperatorAction, Queue, RateLimit, Tenant
+from jobs.realtime.messages import AS_HERE
+from jobs.realtime.replay import messages_of
 from tests.database import connection
 from tests.factories import JobFactory, ahead
 from tests.flare_client import FlareClient
@@ -108,6 +110,23 @@ def test_the_header_and_the_job_must_agree():
 
     assert acme.push(**meta("acme")).status_code == 201
     assert code(acme.push(**meta("other"))) == (400, "invalid_request")
+
+
+def test_the_event_of_a_dead_letter_names_its_tenant_and_no_other_event_does(api):
+    """OJS extension interactions §8.2: consumers notify the right tenant."""
+    for job in (meta("acme"), meta("globex"), {}):
+        api.pushed(max_attempts=1, **job)
+        api.nack(api.fetch()[0]["id"])
+
+    events = api.see("events").json()["events"]
+
+    dead = [event["data"] for event in events if event["type"] == "job.dead_lettered"]
+    assert [data.get("tenant_id") for data in dead] == ["acme", "globex", None]
+    named = [event["type"] for event in events if "tenant_id" in event["data"]]
+    assert named == ["job.dead_lettered"] * 2
+    row = Event.objects.filter(type="job.dead_lettered").order_by("pk")[:1]
+    (message,) = messages_of(row)
+    assert orjson.loads(message.data(AS_HERE, ""))["tenant_id"] == "acme"
 
 
 def test_a_site_may_require_a_tenant_or_have_none(api, settings):
