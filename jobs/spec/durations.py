@@ -17,13 +17,13 @@ LONGEST = timedelta(days=100 * 365)
 # number of a million digits only to refuse it.
 MAX_LENGTH = 64
 
-# The pattern of §14, and weeks, which ISO 8601 allows only on their own. [0-9] where the
-# specification says \d: in Python \d also matches Arabic-Indic and other digits.
+# The pattern of §14, and weeks. [0-9] where the specification says \d: in Python \d also matches
+# Arabic-Indic and other digits.
 PATTERN = re.compile(
-    r"P(?:(?P<weeks>[0-9]+)W"
-    r"|(?=[0-9T])(?:(?P<years>[0-9]+)Y)?(?:(?P<months>[0-9]+)M)?(?:(?P<days>[0-9]+)D)?"
+    r"P(?=[0-9T])(?:(?P<years>[0-9]+)Y)?(?:(?P<months>[0-9]+)M)?(?:(?P<weeks>[0-9]+)W)?"
+    r"(?:(?P<days>[0-9]+)D)?"
     r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?"
-    r"(?:(?P<seconds>[0-9]+)(?:\.(?P<fraction>[0-9]+))?S)?)?)"
+    r"(?:(?P<seconds>[0-9]+)(?:\.(?P<fraction>[0-9]+))?S)?)?"
 )
 
 SECOND = 1_000_000
@@ -39,10 +39,13 @@ MICROSECONDS = {
 }
 
 
-def parse_duration(text: str) -> timedelta:
+def parse_duration(text: str, *, mixes_weeks: bool = False) -> timedelta:
     """Read an ISO 8601 duration such as PT30S or P1D (OJS retry §4.2, §14).
 
     Fractions of a second beyond the microsecond are truncated.
+
+    Args:
+        mixes_weeks: allow P1W2D, as OJS unique jobs §13 does. In ISO 8601 weeks stand alone.
 
     Raises:
         ValueError: not a duration, or longer than LONGEST; the message says which.
@@ -52,7 +55,7 @@ def parse_duration(text: str) -> timedelta:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"A duration must not be longer than {MAX_LENGTH} characters.")
     match = PATTERN.fullmatch(text)
-    if match is None:
+    if match is None or (match["weeks"] and not mixes_weeks and text[1:-1] != match["weeks"]):
         raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT30S or P1D.")
     parts = match.groupdict(default="0")
     microseconds = int(parts.pop("fraction")[:6].ljust(6, "0"))

@@ -75,7 +75,7 @@ class PolicyLength(Member[timedelta | None]):
     def check(self, value: Any, place: str) -> timedelta:
         text = PERIOD.check(value, place)
         try:
-            return parse_duration(text)
+            return parse_duration(text, mixes_weeks=True)
         except ValueError as problem:
             raise refuse(place, str(problem), validation="format") from None
 

@@ -61,6 +61,17 @@ def test_what_is_not_iso_8601_is_refused(text):
         parse_duration(text)
 
 
+def test_a_period_of_unique_jobs_may_have_weeks_beside_other_units():
+    """The pattern of unique jobs §13; that of retry §14 has none."""
+    year, others = timedelta(days=365), timedelta(days=30 + 3 * 7 + 4, seconds=5)
+
+    assert parse_duration("P1Y1M3W4DT5S", mixes_weeks=True) == year + others
+    assert parse_duration("P2W", mixes_weeks=True) == timedelta(weeks=2)
+    for text in ("P2D1W", "PW", "P1WT"):
+        with pytest.raises(ValueError, match="not an ISO 8601 duration"):
+            parse_duration(text, mixes_weeks=True)
+
+
 @pytest.mark.parametrize("text", ["P36501D", "P101Y", "PT3153600000.000001S", "P" + "9" * 60 + "D"])
 def test_more_than_a_century_is_refused(text):
     with pytest.raises(ValueError, match="longer than the 100 years"):

@@ -242,6 +242,16 @@ def test_the_period_counts_from_the_creation_of_the_job_there_is(api):
     assert push(api, {"period": "PT1H"}).status_code == 201
 
 
+def test_a_period_may_have_weeks_and_days(api):
+    """§13."""
+    push(api, {"period": "P1W2D"})
+
+    Job.objects.update(created_at=ago(8 * 86_400))
+    assert push(api, {"period": "P1W2D"}).status_code == 409
+    Job.objects.update(created_at=ago(10 * 86_400))
+    assert push(api, {"period": "P1W2D"}).status_code == 201
+
+
 @pytest.mark.parametrize("period", [{"period": "PT2S"}, {"period_ms": 2000}, {"within": "2s"}])
 def test_every_spelling_of_the_period(api, period):
     push(api, period)
