@@ -215,6 +215,10 @@ class SchemaInUse(Conflict):
     """Live workers declare that they take this version (OJS schema registry §4.4)."""
 
 
+FEWER = "Send fewer jobs at once."
+"""Of a limit that a batch exceeds by itself: waiting does not help."""
+
+
 class QueueFull(OJSError):
     """The queue has reached its bound (OJS backpressure §5.1)."""
 
@@ -224,7 +228,13 @@ class QueueFull(OJSError):
     RETRY_AFTER = 5
     """Seconds after which the producer may retry."""
 
-    def __init__(self, queue: str, depth: int, bound: int, strategy: str, job_type: str) -> None:
+    def __init__(
+        self, queue: str, depth: int, bound: int, strategy: str, job_type: str, *, size: int = 1
+    ) -> None:
+        """
+        Args:
+            size: how many jobs were to be enqueued at once.
+        """
         super().__init__(
             f"Queue '{queue}' has reached its depth bound ({bound}).",
             queue=queue,
@@ -233,6 +243,10 @@ class QueueFull(OJSError):
             strategy=strategy,
         )
         self.job_type = job_type
+        if 1 < size > bound:
+            self.retryable = False
+            self.message = f"The {size} jobs exceed the depth bound of queue '{queue}' ({bound})."
+            self.hint = FEWER
 
 
 class TenantLimitExceeded(OJSError):
@@ -249,11 +263,13 @@ class TenantLimitExceeded(OJSError):
         current: int,
         maximum: int,
         *,
+        size: int = 1,
         retry_after: int = 30,
         remaining: int | None = None,
     ) -> None:
         """
         Args:
+            size: how many jobs were to be enqueued at once.
             limit: its name in the tenant's limits, such as `max_queue_depth`.
             retry_after: seconds after which the producer may retry.
             remaining: of a rate: how many jobs would have been accepted.
@@ -267,6 +283,10 @@ class TenantLimitExceeded(OJSError):
         )
         self.retry_after = retry_after
         self.remaining = remaining
+        if 1 < size > maximum:
+            self.retryable = False
+            self.message = f"The {size} jobs exceed {limit} ({maximum}) of tenant '{tenant}'."
+            self.hint = FEWER
 
 
 class TooManyConnections(OJSError):

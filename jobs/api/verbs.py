@@ -131,7 +131,9 @@ def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
     if job.existing is not None:
         # 200: it was there before (OJS unique jobs §5.4).
         known = job_reply(envelope(job.existing))
-        return VerbResponse(known | {"deduplicated": True})
+        response = VerbResponse(known | {"deduplicated": True})
+        show_rate_of(response, [job])
+        return response
     response = VerbResponse(job_reply(envelope(job)), status=201)
     under_pressure(response, [job])
     show_rate_of(response, [job])
@@ -197,7 +199,7 @@ def enqueue_or_wait(
     `OJS-Block-Timeout` gives the seconds, at most `MAX_WAIT` (OJS backpressure §5.2).
 
     Raises:
-        QueueFull: there was no room within that time.
+        QueueFull: there was no room within that time, or there never will be.
     """
     given = meta.get(BLOCKS)
     if given is None:
@@ -213,7 +215,7 @@ def enqueue_or_wait(
                 return respond(engine.enqueue(fresh))
         except QueueFull as refusal:
             refused[:] = [refusal]
-            if refusal.details["strategy"] != "block":
+            if refusal.details["strategy"] != "block" or not refusal.retryable:
                 engine.bounds.record_refusal(refusal)
                 raise
             return None

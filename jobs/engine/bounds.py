@@ -181,7 +181,7 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
                     after -= len(dropped)
                     ended += [job.pk for job in dropped if job.followed]
         if after > bound:
-            raise QueueFull(queue.pk, before, bound, strategy, new[0].type)
+            raise QueueFull(queue.pk, before, bound, strategy, new[0].type, size=len(new))
     threshold = queue.config.get("warning_threshold", queue_config.WARNING_THRESHOLD)
     pressed = after > threshold * bound
     if pressed:

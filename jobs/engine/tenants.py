@@ -211,6 +211,7 @@ def _exceeds(tenant: Tenant, new: Sequence[NewJob], now: datetime) -> list[Tenan
                     "max_enqueue_rate",
                     room.current,
                     rate["limit"],
+                    size=len(new),
                     retry_after=max(1, math.ceil(again)),
                     remaining=room.jobs,
                 )
@@ -218,13 +219,14 @@ def _exceeds(tenant: Tenant, new: Sequence[NewJob], now: datetime) -> list[Tenan
     if most is not None:
         depth = waiting(tenant.pk, most)
         if depth + len(new) > most:
-            found.append(TenantLimitExceeded(tenant.pk, "max_queue_depth", depth, most))
+            size = len(new)
+            found.append(TenantLimitExceeded(tenant.pk, "max_queue_depth", depth, most, size=size))
     most = tenant.max_scheduled
     later = sum(job.scheduled_at is not None and job.scheduled_at > now for job in new)
     if most is not None and later:
         depth = waiting(tenant.pk, most, SCHEDULED)
         if depth + later > most:
-            found.append(TenantLimitExceeded(tenant.pk, "max_scheduled", depth, most))
+            found.append(TenantLimitExceeded(tenant.pk, "max_scheduled", depth, most, size=later))
     return found
 
 

@@ -76,6 +76,20 @@ def test_a_batch_that_does_not_fit_is_refused_whole_and_other_queues_with_it(api
     assert [item["status"] for item in partial["items"]] == [*["created"] * 3, "failed"]
 
 
+@pytest.mark.parametrize("strategy", ["reject", "block", "drop_oldest"])
+def test_more_jobs_than_the_queue_may_hold_are_not_worth_a_retry_or_a_wait(api, strategy):
+    bound(api, max_depth=2, strategy=strategy)
+    jobs = [A_JOB | {"queue": "mail"}] * 3
+
+    reply = api.send("jobs/batch", {"jobs": jobs}, headers={"OJS-Block-Timeout": "3600"})
+
+    error = refusal(reply)
+    assert (reply.status_code, error["code"], error["retryable"]) == (429, "QUEUE_FULL", False)
+    assert "3 jobs" in error["message"] and "fewer" in error["hint"]
+    assert not Job.objects.exists()
+    assert event_types().count("backpressure.rejected") == 1
+
+
 def test_near_the_bound_the_answer_warns_and_says_so_once(api):
     bound(api, max_depth=4, warning_threshold=0.5)
 

@@ -217,6 +217,43 @@ def test_each_limit_refuses_the_second_job(api, limits, job, status):
     assert acme.push(**job).status_code == 201
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_enqueue_rate": {"limit": 2, "period": "PT1H"}},
+        {"max_queue_depth": 2},
+        {"max_scheduled": 2},
+    ],
+)
+def test_more_jobs_than_the_limit_are_not_worth_a_retry(api, limits):
+    put(api, f"{TENANTS}/acme", {"limits": limits})
+    job = {"type": "a.b", "args": [], "scheduled_at": "2199-01-01T00:00:00Z"}
+
+    reply = of("acme").send("jobs/batch", {"jobs": [job] * 3})
+
+    error = refusal(reply)
+    assert (error["code"], error["retryable"]) == ("TENANT_LIMIT_EXCEEDED", False)
+    assert "3 jobs" in error["message"] and "fewer" in error["hint"]
+    assert of("acme").send("jobs/batch", {"jobs": [job] * 2}).status_code == 201
+    assert code(of("acme").send("jobs", job)) == (429, "TENANT_LIMIT_EXCEEDED")
+
+
+def test_a_tenant_that_an_operator_stopped_may_try_again_later(api):
+    put(api, f"{TENANTS}/acme", {"limits": {"max_queue_depth": 0}})
+
+    assert code(of("acme").push()) == (429, "TENANT_LIMIT_EXCEEDED"), "and it is retryable"
+
+
+def test_a_deduplicated_answer_says_it_too(api):
+    put(api, f"{TENANTS}/acme/limits", {"max_enqueue_rate": {"limit": 7, "period": "PT1H"}})
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+
+    first, again = of("acme").push(unique=unique), of("acme").push(unique=unique)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.headers["X-RateLimit-Remaining"] == "6"
+
+
 def test_every_answer_to_an_enqueue_says_how_much_more_a_tenant_may(api):
     """OJS HTTP §18.1, rate limiting §10.4."""
     put(api, f"{TENANTS}/acme/limits", {"max_enqueue_rate": {"limit": 7, "period": "PT1H"}})

@@ -90,11 +90,14 @@ NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
 FULL = (
     *refuses(
-        QueueFull, "The queue is full; `Retry-After` is the time to wait before the next request."
+        QueueFull,
+        "The queue is full; `Retry-After` is the time to wait before the next request. If it is "
+        "not `retryable`, the jobs are more than the queue may hold.",
     ),
     *refuses(
         TenantLimitExceeded,
-        "The tenant is at one of its limits; `Retry-After` is the time to wait.",
+        "The tenant is at one of its limits; `Retry-After` is the time to wait. If it is not "
+        "`retryable`, the jobs are more than the limit.",
     ),
     *refuses(JobTooLarge, "A job is larger than those of its tenant may be."),
     *refuses(TenantRequired, "The job has no tenant, and one is required."),
