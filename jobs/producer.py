@@ -26,15 +26,14 @@ from .middleware import enqueue_chain
 from .options import JobOptions, Moment, Period, Retry, RetryPolicy
 from .place import current
 from .running import adopt
-from .spec import fields
+from .spec import fields, rate_policy
+from .spec import retry as retries
 from .spec.batches import STRICTLY, Arguments, Memory, checked_once, uniform
 from .spec.durations import format_duration
 from .spec.envelope import milliseconds
 from .spec.fields import refuse, wrong_type
 from .spec.identifiers import uuid7
 from .spec.jsonable import DEEPEST, jsonable
-from .spec.rate_policy import refuse_misspelt
-from .spec.retry import READERS
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
 from .spec.timestamps import format_timestamp
 from .spec.validation import TYPE_PATTERN, NewJob, new_job
@@ -315,7 +314,7 @@ def _wire(document: Mapping[str, Any]) -> dict[str, Any]:
         wire["retry"] = retry_document(document["retry"])
     if document.get("rate_limit") is not None:
         wire["rate_limit"] = jsonable(document["rate_limit"], "rate_limit")
-        refuse_misspelt(wire["rate_limit"])
+        rate_policy.refuse_misspelt(wire["rate_limit"])
     return {name: jsonable(value, name) for name, value in wire.items()}
 
 
@@ -374,12 +373,7 @@ def retry_document(policy: RetryPolicy) -> dict[str, Any]:
         policy = policy.policy()
     if not isinstance(policy, Mapping):
         raise wrong_type("retry", "object", policy)
-    unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
-    if unknown:
-        raise refuse(
-            f"retry.{unknown[0]}",
-            f"There is no {unknown[0]!r} in a policy; there are {', '.join(READERS)}.",
-        )
+    retries.refuse_misspelt(policy)
     retry = dict(policy)
     for name in INTERVALS:
         interval = retry.get(name)

@@ -14,6 +14,7 @@ import orjson
 import pytest
 from django.db import transaction
 
+from jobs import access
 from jobs.errors import OJSError
 from jobs.http.parameters import OneOf, WholeNumber, Word
 from jobs.spec.members import (
@@ -44,6 +45,8 @@ from workers.api.requests import ShownStates
 from workers.bindings.rota.messages import HeartbeatMembers
 from workers.openapi import operations
 from workers.openapi.components import COMPONENTS
+from workers.openapi.document import current
+from workers.openapi.generate import Endpoint, endpoints
 
 for name in ("openapi.operations", "bindings.rota.messages", "bindings.agq.documents"):
     import_module(f"workers.{name}")
@@ -150,6 +153,11 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("CronRequest", "expression"): {"cron": None},
     ("DeleteQueue", "target_queue"): {"strategy": "move"},
     ("Heartbeat", "job_id"): {"active_job_ids": None},
+    **{
+        (form, name): {"concurrency": None, "limit": 1, "period": "PT1M"}
+        for form in ("LimitsOverride", "QueueLimits")
+        for name in ("limit", "period", "window")
+    },
     ("RegisterSchema", "args_schema"): {"schema": None},
     ("ReportOfJob", "percentage"): {"progress": None},
     ("ReportProgress", "percentage"): {"progress": None},
@@ -199,6 +207,68 @@ def test_every_member_that_is_described_is_read(settings):
             unread.append((f"{method} {path}", member.name, wrong, reply.content[:200]))
 
     assert not unread, "\n".join(map(str, unread))
+
+
+# Members that are not described are refused where a misspelt one would do harm
+
+OPEN_TO_OPERATORS = {("POST", "/ojs/codec/encode"), ("POST", "/ojs/codec/decode")}
+"""Clients of codec servers send what their own protocol has."""
+CLOSED_TO_PRODUCERS = {"/ojs/v1/jobs/bulk/cancel", "/ojs/v1/workflows"}
+
+
+def is_closed(schema: dict[str, Any]) -> bool:
+    if "$ref" in schema:
+        return is_closed(current()["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    return schema.get("additionalProperties") is False
+
+
+def requests() -> Iterator[tuple[Endpoint, dict[str, Any]]]:
+    """Every endpoint that takes a body, and the schema of that."""
+    for endpoint in endpoints():
+        operation = current()["paths"][endpoint.path][endpoint.method.lower()]
+        if "requestBody" in operation:
+            (media,) = operation["requestBody"]["content"].values()
+            yield endpoint, media["schema"]
+
+
+def test_requests_of_operators_are_closed_and_those_of_clients_are_open():
+    """Clients may be newer than this server (OJS JSON format §14.3)."""
+    clients = {access.Scope.PRODUCE, access.Scope.WORK}
+    wrong = []
+    for endpoint, schema in requests():
+        where = (endpoint.method, endpoint.path)
+        expected = not clients.intersection(endpoint.command.scopes)
+        if where in OPEN_TO_OPERATORS or endpoint.path in CLOSED_TO_PRODUCERS:
+            expected = not expected
+        if is_closed(schema) != expected:
+            wrong.append(where)
+
+    assert wrong == []
+
+
+@pytest.mark.django_db
+def test_a_misspelt_member_of_a_closed_request_is_refused_by_its_name(settings):
+    settings.OJS = OPTIONS
+    everything = Kind("everything")
+    keys = {"everything": everything.key()}
+    s = scene(everything)
+    doors = doors_by_path()
+    accepted = []
+    for endpoint, schema in requests():
+        if not is_closed(schema):
+            continue
+        stage = Stage(doors[endpoint.method, endpoint.path], s, keys)
+        said = stage.usual
+        body = (said.body or {}) | {"older_then": "2020-01-01T00:00:00Z"}
+        with transaction.atomic(using=alias()):
+            reply = stage.send(said=said._replace(body=body))
+            transaction.set_rollback(True, using=alias())
+        error = orjson.loads(reply.content).get("error", {})
+        field = error.get("details", {}).get("field", "")
+        if reply.status_code != 400 or "older_then" not in field:
+            accepted.append((f"{endpoint.method} {endpoint.path}", reply.content[:200]))
+
+    assert not accepted, "\n".join(map(str, accepted))
 
 
 # The guide to Rota, which is not part of the OpenAPI document

@@ -341,7 +341,10 @@ def left_worker(stage: Stage) -> Any:
 
 def terminating_worker(stage: Stage) -> Any:
     Worker.objects.update(state="terminate")
-    return about("active", directive="running")(stage)
+    said = stage.usual
+    if name_of(stage.door) == "workers.direct":
+        said = said._replace(body={"directive": "running"})
+    return stage.send(said=said)
 
 
 LARGE = {"meta": {"a": "x" * 70_000}}

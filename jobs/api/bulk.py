@@ -135,7 +135,7 @@ class BulkViewSet(OJSViewSet):
         return self._change("delete")
 
     def _change(self, operation: str) -> Response:
-        body = self.read(required=True)
+        body = self.read(BulkChange, required=True)
         actor = of_caller(self.caller, self.request)
         selection = Selection.read(body, operation, actor, self.caller.project)
         if BulkChange.dry_run.read(body):

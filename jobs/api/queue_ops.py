@@ -21,6 +21,7 @@ from ..spec import queue_config
 from ..spec.fields import missing, refuse
 from ..spec.lifecycle import State
 from ..spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
+from ..spec.rate_policy import QueueLimits
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -76,7 +77,7 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def pause(self, request: Request, name: str) -> Response:
         """Stop handing out its jobs; new ones are still accepted (OJS HTTP §11.3)."""
-        body = self.read()
+        body = self.read(ShortReason)
         reason = ShortReason.reason.read(body)
         with atomic():
             queue = engine.pause(checked(name), paused_by=self.caller.name, reason=reason)
@@ -148,11 +149,12 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def limit(self, request: Request, name: str) -> Response:
         """Set the rate limit of a whole queue (OJS rate limiting §7.2)."""
-        return Response(self._configured(name, {"rate_limit": self.read(required=True)}))
+        wanted = {"rate_limit": self.read(QueueLimits, required=True)}
+        return Response(self._configured(name, wanted))
 
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a queue; the request decides about its jobs (queue configuration §5.3)."""
-        body = self.read()
+        body = self.read(DeleteQueue)
         strategy = DeleteQueue.strategy.read(body)
         target = ""
         if strategy == "move":
@@ -173,7 +175,7 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def purge(self, request: Request, name: str) -> Response:
         """Delete its jobs in the given states; a limited number per request (admin API §6.5)."""
-        body = self.read()
+        body = self.read(Purge)
         if not Purge.confirm.read(body):
             raise refuse("confirm", "The 'confirm' field must be true: purging is final.")
         names = Purge.states.read(body)

@@ -24,7 +24,7 @@ from ..record import events
 from ..spec import cloudevents, queue_config
 from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
-from ..spec.operator_requests import NewQueue, read_override
+from ..spec.operator_requests import NewQueue, RetryDead, read_new_queue, read_override
 from ..spec.timestamps import format_timestamp, parse_timestamp
 from ..store import standby
 from ..store.database import atomic
@@ -44,9 +44,8 @@ class QueueViewSet(OJSViewSet):
 
     def create(self, request: Request) -> Response:
         """Create a queue before its first job (queue configuration §9.2)."""
-        body = self.read(required=True)
-        name = NewQueue.name.read(body)
-        config = queue_config.parse(NewQueue.config.read(body) or {})
+        body = self.read(NewQueue, required=True)
+        name, config = read_new_queue(body)
         with atomic():
             queue = engine.queues.create(name, config)
             record_action(
@@ -108,7 +107,7 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        override = read_override(self.read())
+        override = read_override(self.read(RetryDead))
         with atomic():
             job = engine.retry_one(parse_id(job_id), override)
             record_action(of_caller(self.caller, request), "retry_job", [job])

@@ -21,7 +21,7 @@ from ..spec import rate_policy
 from ..spec.fields import Document, refuse
 from ..spec.lifecycle import State
 from ..spec.members import Moment
-from ..spec.operator_requests import OverrideTerms
+from ..spec.operator_requests import LimitsOverride
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -50,11 +50,12 @@ class RateLimitViewSet(OJSViewSet):
 
     def override(self, request: Request, key: str) -> Response:
         """Override the limits of a key, until `expires_at` or permanently (§10.2)."""
-        body = self.read(required=True)
+        body = self.read(LimitsOverride, required=True)
         now = clock.now()
-        until = _ahead(OverrideTerms.expires_at, body, now)
-        held = _ahead(OverrideTerms.held_until, body, now)
-        limits = {name: value for name, value in body.items() if name not in OverrideTerms.names}
+        until = _ahead(LimitsOverride.expires_at, body, now)
+        held = _ahead(LimitsOverride.held_until, body, now)
+        terms = ("expires_at", "held_until")
+        limits = {name: value for name, value in body.items() if name not in terms}
         policy = rate_policy.queue_policy(limits, "rate_limit")
         if not key.startswith(QUEUE_KEY):
             # After the project of the jobs, if they have one.

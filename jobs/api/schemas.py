@@ -39,7 +39,7 @@ class SchemaViewSet(OJSViewSet):
 
     def register(self, request: Request) -> Response:
         """Register the schema of a version that has none (OJS schema registry §4.1)."""
-        body = self.read(required=True)
+        body = self.read(NewSchema, required=True)
         named, same = NewSchema.job_type.read(body), NewSchema.type.read(body)
         kind = named or same
         if kind is None:
@@ -89,7 +89,7 @@ class SchemaViewSet(OJSViewSet):
     def _deleted(self, found: JobSchema) -> Response:
         with atomic():
             row = schemas.delete(found.type, found.version)
-            self._record({"deleted": str(row)}, self.read())
+            self._record({"deleted": str(row)}, self.read(Reason))
         return Response({"deleted": True} | line(row))
 
     def _record(self, what: dict[str, Any], body: Any) -> None:

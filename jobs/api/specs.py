@@ -51,7 +51,7 @@ class SpecViewSet(OJSViewSet):
 
     def create(self, request: Request) -> Response:
         """Register the checksums in `specs` (type → checksum): all of them or none."""
-        checksums = RegisterSpecs.specs.read(self.read(required=True))
+        checksums = RegisterSpecs.specs.read(self.read(RegisterSpecs, required=True))
         with atomic():
             changed = engine.register_specs(checksums)
             if changed:

@@ -199,20 +199,25 @@ class OJSViewSet(ViewSet):
         """Render a refusal in the format of the binding."""
         return errors.refusal(problem, request_id)
 
-    def read(self, *, required: bool = False) -> dict[str, Any]:
+    def read(self, form: type[Members] | None = None, *, required: bool = False) -> dict[str, Any]:
         """Return the request's JSON object, `request.data`; an empty body is `{}` (OJS HTTP §6.1).
 
         Args:
+            form: what the request may say. If that is closed, other members are refused.
             required: refuse an empty body.
 
         Raises:
             InvalidPayload: it is not a JSON object that can be stored without loss.
-            InvalidRequest: its media type is not supported.
+            InvalidRequest: its media type is not supported, or it has a member that would be
+                ignored.
             BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
             UnfinishedBody: it did not arrive completely.
         """
-        document: Any = self.request.data
-        return read_required(document) if required else document or {}
+        sent: Any = self.request.data
+        document: dict[str, Any] = read_required(sent) if required else sent or {}
+        if form is not None and form.is_closed:
+            form.refuse_others(document)
+        return document
 
     def carry_out(self, verb: Verb, **named: str) -> Response:
         """Call the verb that the fast path calls as well."""

@@ -129,7 +129,9 @@ class BulkFilter(Members, component="JobFilter", closed=True, rules={"minPropert
 
 
 class BulkChange(
-    Bulk, rules={"allOf": [{"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]}]}
+    Bulk,
+    closed=True,
+    rules={"allOf": [{"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]}]},
 ):
     job_ids = Texts(longest=64, least=1, sentence="Name at least one job.", details=SIZE)
     filter = Object(of=BulkFilter)

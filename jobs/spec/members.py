@@ -652,7 +652,7 @@ class Members:
     Class arguments:
         about: a sentence for readers.
         component: the name of its schema in the OpenAPI document, if that is shared.
-        closed: refuse other members.
+        closed: other members are refused, and so are those of its subclasses.
         needs: required members, besides those that are declared so; see `demand`.
         either: at least one of these members is required.
         rules: JSON Schema besides that of the members.
@@ -662,6 +662,7 @@ class Members:
     names: ClassVar[frozenset[str]] = frozenset()
     """Names of all members that are accepted, including hidden ones."""
     component: ClassVar[str] = ""
+    is_closed: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
     _words: ClassVar[Schema] = {}
 
@@ -685,11 +686,12 @@ class Members:
                     cls.members.setdefault(name, item)
         cls.names = frozenset(name for member in cls.members.values() for name in member.names)
         cls.component = component
+        cls.is_closed = closed or any(getattr(base, "is_closed", False) for base in cls.__bases__)
         cls.needs = needs
         words: Schema = {}
         if about:
             words["description"] = about
-        if closed:
+        if cls.is_closed:
             words["additionalProperties"] = False
         if either:
             # Inside `allOf`: beside `properties`, tools that make clients read the alternatives as

@@ -7,11 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 from ..conf import ojs_settings
+from . import queue_config, retry
 from .bulk_requests import States
 from .fields import Document, inside, missing, refuse
 from .lifecycle import State
 from .members import (
     MOMENT,
+    Anything,
     Array,
     Boolean,
     Choice,
@@ -26,8 +28,9 @@ from .members import (
     words,
 )
 from .queue_config import QueueConfig
-from .rate_policy import Limits, Rate
+from .rate_policy import QueueLimits
 from .retry import InvalidRetryPolicy, Policy, RetryPolicy
+from .unique_policy import Within
 from .validation import (
     QUEUE_LENGTH,
     QUEUE_PATTERN,
@@ -50,31 +53,51 @@ class SchemaVersion(Version):
         return value
 
 
-class Reason(Members):
+class Reason(Members, closed=True):
     reason = Text("Why, for the audit.", longest=2000).default("")
 
 
-class ShortReason(Members):
+class ShortReason(Members, closed=True):
     reason = Text("Why, for the audit.", longest=1000).default("")
 
 
-class Confirmed(Members, needs=("confirm",)):
+class Confirmed(Members, closed=True, needs=("confirm",)):
     confirm = Boolean("Must be true.", schema={"enum": [True]}).default(False)
 
 
 # Queues
 
 
-class NewQueue(Members):
+class NewQueue(Members, closed=True):
     name = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).required()
     config = Object(of=QueueConfig)
+    # The public command line sends these beside `config`.
+    concurrency = Anything(hidden=True)
+    max_size = Anything(hidden=True)
+
+
+def read_new_queue(body: Document) -> tuple[str, dict[str, Any]]:
+    """Return the name of a new queue, and its configuration in our own spelling.
+
+    Raises:
+        InvalidRequest: a member is invalid, or given twice.
+    """
+    name, config = NewQueue.name.read(body), NewQueue.config.read(body) or {}
+    for member in (NewQueue.concurrency, NewQueue.max_size):
+        value = member.read(body)
+        if value is None:
+            continue
+        if member.name in config:
+            raise refuse(member.name, f"The '{member.name}' field is in 'config', too.")
+        config = config | {member.name: value}
+    return name, queue_config.parse(config)
 
 
 class Pause(Reason):
     until = Moment()
 
 
-class DeleteQueue(Members):
+class DeleteQueue(Members, closed=True):
     strategy = Choice(
         words("reject", "discard", "move"), sentence="'{name}' must be one of {choices}."
     ).default("reject")
@@ -91,17 +114,9 @@ class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
     older_than = Moment()
 
 
-class OverrideTerms(Members):
+class LimitsOverride(QueueLimits, component="RateLimitOverride"):
     expires_at = Moment()
     held_until = Moment("No job starts before then; `null` ends such a hold.", nullable=True)
-
-
-class RateOverride(OverrideTerms, Rate, component="RateOverride"):
-    pass
-
-
-class LimitsOverride(OverrideTerms, Limits, component="RateLimitsOverride"):
-    pass
 
 
 # The Admin API
@@ -167,7 +182,7 @@ class OverrideMembers(Members, closed=True):
     retry = Object("In place of the policy that it had.", of=Policy)
 
 
-class RetryDead(Members):
+class RetryDead(Members, closed=True):
     override = Object("What shall be changed before (OJS dead letter §6.3).", of=OverrideMembers)
 
 
@@ -200,6 +215,7 @@ def read_override(body: Document) -> Override | None:
         columns = {name: value for name, value in read.items() if value is not None}
         meta = columns.pop("meta", {})
         if "retry" in columns:
+            retry.refuse_misspelt(columns["retry"])
             try:
                 columns["max_attempts"] = RetryPolicy.parse(columns["retry"]).max_attempts
             except InvalidRetryPolicy as problem:
@@ -211,6 +227,8 @@ class SwitchMaintenance(Reason):
     enabled = Boolean().required()
     until = Moment()
     estimated_duration = Period(least=timedelta(seconds=1))
+    # As the public admin UI calls it: `1h`.
+    duration = Within(hidden=True)
     refuse_jobs = Boolean("Refuse new jobs as well.").default(False)
 
 
@@ -223,6 +241,8 @@ class CompatibleWith(Reason):
 
 
 class RegisterSchema(CompatibleWith):
+    type = Text("The same as in the path.", longest=TYPE_LENGTH)
+    version = SchemaVersion("The same as in the path.")
     schema = Object("JSON Schema of the arguments.")
     args_schema = Object("The same, by the document's name.")
 
@@ -290,5 +310,5 @@ class Checksums(Member[dict[str, Any] | None]):
         }
 
 
-class RegisterSpecs(Members):
+class RegisterSpecs(Members, closed=True):
     specs = Checksums("Type → checksum.").required()

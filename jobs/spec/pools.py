@@ -54,6 +54,7 @@ class PoolQueues(Member[dict[str, int] | None]):
                 QUEUE.check(name, place)
                 with inside(f"{place}.{name}"):
                     known = Object().check(about, "weight")
+                    WeightOfQueue.refuse_others(known)
                     found[name] = WeightOfQueue.weight.read(known) or 0
         if not found:
             raise missing(place)

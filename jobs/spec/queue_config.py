@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import Unsupported
-from . import rate_policy
+from . import rate_policy, retry
 from .durations import format_duration, parse_duration
 from .fields import Document, refuse
 from .members import (
@@ -131,7 +131,7 @@ class RateLimit(Setting):
         return config | {"rate_limit": policy or None}
 
     def rules(self) -> Schema:
-        return rate_policy.queue_schema()
+        return rate_policy.QueueLimits.reference()
 
 
 class RetentionMembers(Members, closed=True):
@@ -208,6 +208,7 @@ class Retry(Setting):
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
         policy = self.rule.check(value, place)
+        retry.refuse_misspelt(policy, place)
         try:
             RetryPolicy.parse(policy)
         except InvalidRetryPolicy as problem:

@@ -71,9 +71,7 @@ class Throttle(Pace, component="Throttle"):
     burst = Integer(least=1, most=MOST)
 
 
-class Limits(Members, component="RateLimits"):
-    """Of a queue, which may also say `limit` and `period` alone."""
-
+class Limits(Members):
     concurrency = Integer(most=MOST)
     rate = Object(of=Rate)
     throttle = Object(of=Throttle)
@@ -93,6 +91,17 @@ class JobLimits(
         "`global`: of jobs without a tenant. Those of a tenant have keys of their own.",
         sentence="'{name}' must be one of {choices}.",
     )
+
+
+class QueueLimits(
+    Limits,
+    component="RateLimits",
+    closed=True,
+    about="Of a queue. `limit` and `period` alone are a `rate`.",
+):
+    limit = Integer(most=MOST)
+    period = PaceLength("Seconds, or ISO 8601: 1 ms to 366 days.")
+    window = Choice(WINDOWS, sentence="'{name}' must be 'sliding' or 'fixed'.")
 
 
 def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, Any]:
@@ -115,16 +124,18 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     return {"key": key} | ({"scope": scope} if scope else {}) | _limits(document, path)
 
 
-def refuse_misspelt(value: Any, path: str = "rate_limit") -> None:
-    """Refuse a job's `rate_limit` that has a member which no policy has.
+def refuse_misspelt(
+    value: Any, path: str = "rate_limit", *, form: type[Members] = JobLimits
+) -> None:
+    """Refuse a `rate_limit` that has a member which no policy has.
 
-    Not for clients, whose policy may be newer than this server: in the site's own code it is a
-    misspelling.
+    Not that of a client's job, which may be newer than this server: in the site's own code, and
+    from an operator, it is a misspelling.
 
     Raises:
         InvalidRequest: `details["field"]` names the member.
     """
-    parts: tuple[tuple[Any, type[Members], str], ...] = ((value, JobLimits, path),)
+    parts: tuple[tuple[Any, type[Members], str], ...] = ((value, form, path),)
     if isinstance(value, dict):
         parts += ((value.get("rate"), Rate, f"{path}.rate"),)
         parts += ((value.get("throttle"), Throttle, f"{path}.throttle"),)
@@ -146,16 +157,20 @@ def key_of_project(key: str, project: str) -> str:
 
 
 def queue_policy(value: Any, path: str) -> dict[str, Any]:
-    """Validate a queue's rate limit: `{limit, period}`, or `rate`, `throttle`, `concurrency`."""
+    """Validate a queue's rate limit: `{limit, period}`, or `rate`, `throttle`, `concurrency`.
+
+    Raises:
+        InvalidRequest: a member is invalid, there is no such member, or `limit` and `period`
+            contradict `rate`.
+    """
     document = WHOLE.check(value, path)
-    if "limit" in document or "period" in document:
-        document = {"rate": document}
+    refuse_misspelt(document, path, form=QueueLimits)
+    short = {name: document[name] for name in Rate.names if document.get(name) is not None}
+    if short:
+        if document.get("rate") not in (None, short):
+            raise refuse(f"{path}.rate", f"'{path}.rate' is not the same as 'limit' and 'period'.")
+        document = document | {"rate": short}
     return _limits(document, path)
-
-
-def queue_schema() -> Schema:
-    """Of what `queue_policy` takes."""
-    return {"anyOf": [Rate.reference(), Limits.reference()]}
 
 
 def _limits(document: Document, path: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from random import random as uniform
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from .durations import LONGEST, format_duration, parse_duration
+from .fields import refuse
 from .members import DURATION, Member, Members, Schema
 
 T = TypeVar("T")
@@ -321,6 +322,24 @@ READERS: dict[str, Rule[Any]] = {
     "backoff_type": Policy.strategy,
     "strategy": Policy.strategy,
 }
+
+
+def refuse_misspelt(policy: Mapping[str, Any], path: str = "retry") -> None:
+    """Refuse a policy with a key that no policy has.
+
+    Not that of a client's job, which may be newer than this server: in the site's own code, and
+    from an operator, it is a misspelling.
+
+    Raises:
+        InvalidRequest: `details["field"]` names the key.
+    """
+    unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
+    if unknown:
+        name = unknown[0][:80]
+        raise refuse(
+            f"{path}.{name}", f"There is no {name!r} in '{path}'; there are {', '.join(READERS)}."
+        )
+
 
 DEFAULT = RetryPolicy()
 """The policy of a job without one (§8); shared, because it is immutable."""

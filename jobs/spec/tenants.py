@@ -52,9 +52,13 @@ def check_name(value: str, place: str = "tenant_id") -> str:
     return value if value == default_tenant() else check_id(value, place)
 
 
+class EnqueueRate(rate_policy.Pace, closed=True):
+    pass
+
+
 class TenantLimits(Members, closed=True, about="`null` removes a limit."):
     max_concurrency = Integer("Jobs that may be active at once.", most=MOST, nullable=True)
-    max_enqueue_rate = Object("Jobs that may be enqueued.", of=rate_policy.Pace, nullable=True)
+    max_enqueue_rate = Object("Jobs that may be enqueued.", of=EnqueueRate, nullable=True)
     max_queue_depth = Integer("Jobs that may wait.", most=MOST, nullable=True)
     max_scheduled = Integer("Jobs that may be scheduled.", most=MOST, nullable=True)
     max_job_size = Integer(
@@ -98,8 +102,10 @@ def read_limits(document: Document) -> dict[str, Any]:
         changes[name] = None if value is None else member.check(value, name)
     pace = changes.get("max_enqueue_rate")
     if pace is not None:
-        period = rate_policy.Pace.period.under(pace, "max_enqueue_rate")
-        limit = rate_policy.Pace.limit.under(pace, "max_enqueue_rate")
+        with inside("max_enqueue_rate"):
+            EnqueueRate.refuse_others(pace)
+        period = EnqueueRate.period.under(pace, "max_enqueue_rate")
+        limit = EnqueueRate.limit.under(pace, "max_enqueue_rate")
         changes["max_enqueue_rate"] = {"limit": limit, "period": format_duration(period)}
     return changes
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import orjson
 import pytest
 
-from jobs.models import CronJob, Job, RateLimit, Workflow
-from tests.factories import JobErrorFactory, JobFactory, ago
-from tests.ojs_client import OJSClient, refusal
+from jobs.models import CronJob, Job, Maintenance, RateLimit, Workflow
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago
+from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 from workers.models import Worker
 
 # Workers
@@ -163,6 +166,134 @@ def test_a_query_with_too_many_parameters_is_the_clients_mistake(api):
     reply = api.get(f"/ojs/v1/jobs?{'limit=1&' * 1001}")
 
     assert refusal(reply)["code"] == "invalid_request"
+
+
+# Bodies of operators
+
+
+DESTRUCTIVE = [
+    ("DELETE", "dead-letter", {"confirm": True, "quue": "x"}, "quue"),
+    ("DELETE", "admin/dead-letter", {"confirm": True, "older_then": "2020-01-01"}, "older_then"),
+    (
+        "DELETE",
+        "admin/queues/mail/jobs",
+        {"states": ["completed"], "older_then": "2020-01-01", "confirm": True},
+        "older_then",
+    ),
+    ("POST", "jobs/bulk/cancel", {"filter": {"queue": "mail"}, "dryrun": True}, "dryrun"),
+    ("POST", "jobs/bulk/delete", {"filter": {"queue": "mail"}, "dryrun": True}, "dryrun"),
+    (
+        "POST",
+        "admin/jobs/bulk/delete",
+        {"filter": {"queue": "mail"}, "confirm": True, "dryrun": True},
+        "dryrun",
+    ),
+    ("DELETE", "queues/mail", {"strategy": "discard", "target": "x"}, "target"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "wrong"), DESTRUCTIVE)
+def test_a_misspelt_member_of_a_destructive_request_is_refused_and_nothing_happens(
+    api, method, path, body, wrong
+):
+    QueueFactory(name="mail")
+    for trait in ({}, {"dead": True}, {"completed": True}):
+        JobFactory(queue="mail", finished_at=ago(60) if trait else None, **trait)
+    before = sorted(Job.objects.values_list("pk", "state"))
+
+    error = refusal(api.generic(method, f"{V1}/{path}", orjson.dumps(body), MEDIA_TYPE))
+
+    assert (error["code"], error["details"]["field"]) == ("invalid_request", wrong)
+    assert wrong in error["message"]
+    assert sorted(Job.objects.values_list("pk", "state")) == before
+
+
+def test_a_misspelt_limit_does_not_take_the_override_away(api):
+    api.put(f"{V1}/rate-limits/stripe", {"concurrency": 0}, MEDIA_TYPE)
+
+    reply = api.put(f"{V1}/rate-limits/stripe", {"concurency": 0}, MEDIA_TYPE)
+
+    assert refusal(reply)["details"]["field"] == "concurency"
+    assert RateLimit.objects.get().override == {"concurrency": 0}
+
+
+PACE = {"limit": 5, "period": "PT1M"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "wrong"),
+    [
+        ("queues/mail/config", {"rate_limit": PACE | {"burts": 2}}, "rate_limit.burts"),
+        ("queues/mail/config", {"rate_limit": {"rate": PACE | {"burst": 2}}}, "rate.burst"),
+        ("queues/mail/config", {"default_retry": {"max_atempts": 9}}, "default_retry.max_atempts"),
+        ("admin/queues/mail/rate-limit", {"throtle": PACE}, "throtle"),
+        ("rate-limits/stripe", {"throttle": PACE | {"windw": "fixed"}}, "throttle.windw"),
+        ("admin/pools/night", {"queues": {"mail": {"wieght": 3}}}, "mail.wieght"),
+        (
+            "admin/tenants/acme/limits",
+            {"max_enqueue_rate": PACE | {"burst": 2}},
+            "max_enqueue_rate.burst",
+        ),
+    ],
+)
+def test_so_is_one_deep_in_a_configuration(api, path, body, wrong):
+    error = refusal(api.put(f"{V1}/{path}", body, MEDIA_TYPE))
+
+    assert (error["code"], error["details"]["field"].endswith(wrong)) == ("invalid_request", True)
+
+
+def test_so_is_one_in_the_policy_of_a_job_that_is_retried(api):
+    job = JobFactory(dead=True)
+
+    override = {"override": {"retry": {"max_atempts": 1}}}
+    reply = api.send(f"dead-letter/{job.pk}/retry", override)
+
+    assert refusal(reply)["details"]["field"] == "override.retry.max_atempts"
+    assert Job.objects.get().state == "discarded"
+
+
+def test_a_rate_limit_may_be_sent_back_as_the_admin_api_shows_it(api):
+    """It shows a simple limit twice (OJS admin API §6.2)."""
+    config = {"rate_limit": {"rate": PACE, "throttle": PACE}}
+    api.put(f"{V1}/queues/mail/config", config, MEDIA_TYPE)
+    shown = api.see("admin/queues/mail").json()["configuration"]
+    assert shown["rate_limit"]["limit"] == 5
+
+    api.put(f"{V1}/queues/mail/config", shown, MEDIA_TYPE)
+
+    assert api.see("queues/mail/config").json()["config"] == config
+    shown["rate_limit"]["limit"] = 6
+    reply = api.put(f"{V1}/queues/mail/config", shown, MEDIA_TYPE)
+    assert refusal(reply)["details"]["field"] == "rate_limit.rate"
+
+
+def test_the_public_command_line_says_how_large_a_queue_it_creates_may_be(api):
+    reply = api.send("queues", {"name": "mail", "concurrency": 5, "max_size": 100})
+
+    assert reply.status_code == 201
+    config = api.see("queues/mail/config").json()["config"]
+    assert (config["concurrency"], config["max_size"]) == (5, 100)
+    twice = {"name": "post", "concurrency": 5, "config": {"concurrency": 6}}
+    assert refusal(api.send("queues", twice))["details"]["field"] == "concurrency"
+
+
+def test_the_public_admin_ui_says_how_long_maintenance_will_take(api):
+    api.send("admin/system/maintenance", {"enabled": True, "reason": "disks", "duration": "1h"})
+
+    switch = Maintenance.objects.get()
+    assert switch.estimated_until - switch.since == timedelta(hours=1)
+    assert switch.until is None
+
+
+def test_a_schema_may_name_what_the_path_names_and_nothing_else(api):
+    """OJS job versioning §6.1."""
+    path = f"{V1}/admin/schemas/invoice.generate/2.0"
+    body = {"type": "invoice.generate", "version": "2", "args_schema": {"type": "array"}}
+
+    assert api.put(path, body, MEDIA_TYPE).status_code == 201
+    for wrong in ({"type": "invoice.send"}, {"version": "2.1"}):
+        reply = api.put(path, body | wrong, MEDIA_TYPE)
+        assert refusal(reply)["details"]["field"] in wrong
 
 
 def test_metrics_have_the_format_that_is_asked_for(api):

@@ -49,7 +49,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         return self._answer(WorkerState.TERMINATE)
 
     def _answer(self, directive: WorkerState) -> Response:
-        body = self.read(required=True)
+        body = self.read(OrderMany, required=True)
         is_dry, reason = OrderMany.dry_run.read(body), reason_of(body)
         wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body)
         if not is_dry:

@@ -44,7 +44,7 @@ class MarkViewSet(AdminViewSet):
 
     def create(self, request: Request) -> Response:
         """Mark this moment: a deployment, or anything worth knowing."""
-        body = self.read(required=True)
+        body = self.read(NewMark, required=True)
         kind, text = NewMark.kind.read(body), NewMark.text.read(body)
         project = self.caller.project
         made = marks.add(self.actor, kind, text, project=project)

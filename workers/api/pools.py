@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.response import Response
 
 from jobs import engine
-from jobs.api.admin.base import AdminViewSet
+from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.paging import page
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest
@@ -18,6 +18,7 @@ from jobs.record import dashboard, scheduling, tenants
 from jobs.record.scheduling import Dispatches
 from jobs.spec.durations import format_duration
 from jobs.spec.lifecycle import State
+from jobs.spec.operator_requests import Reason
 from jobs.spec.pools import ChangePool, read_pool
 from jobs.spec.timestamps import format_timestamp
 from jobs.store.database import atomic
@@ -60,7 +61,7 @@ class PoolViewSet(AdminViewSet):
 
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a pool; fetches that name it are refused from then on."""
-        reason = ChangePool.reason.read(self.read())
+        reason = reason_of(self.read(Reason))
         with atomic():
             engine.pools.delete(name)
             chosen = {"ids": [name], "deleted": True}

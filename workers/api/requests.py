@@ -74,7 +74,7 @@ class Direct(Reason):
     directive = Choice(ORDERS, sentence="The '{name}' field must be one of {choices}.").required()
 
 
-class NewMark(Members):
+class NewMark(Members, closed=True):
     kind = Choice(words(*MarkKind.values), "Others are read from the audit.").default(
         str(MarkKind.DEPLOYMENT)
     )

@@ -16,6 +16,7 @@ from jobs.http.request import Request
 from jobs.models import Job
 from jobs.record import counts, dashboard
 from jobs.spec.fields import Document
+from jobs.spec.operator_requests import Reason
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet import orders as fleet
@@ -74,19 +75,19 @@ class AdminWorkerViewSet(AdminViewSet):
 
     def quiet(self, request: Request, worker_id: str) -> Response:
         """Ask the worker to take no more jobs (§9.3)."""
-        return self._order(WorkerState.QUIET, self.read())
+        return self._order(WorkerState.QUIET, self.read(Reason))
 
     def terminate(self, request: Request, worker_id: str) -> Response:
         """Ask the worker to finish its jobs and stop."""
-        return self._order(WorkerState.TERMINATE, self.read())
+        return self._order(WorkerState.TERMINATE, self.read(Reason))
 
     def resume(self, request: Request, worker_id: str) -> Response:
         """Ask the worker to resume."""
-        return self._order(WorkerState.RUNNING, self.read())
+        return self._order(WorkerState.RUNNING, self.read(Reason))
 
     def direct(self, request: Request, worker_id: str) -> Response:
         """Send the directive in the body: `quiet`, `terminate` or `running`."""
-        body = self.read(required=True)
+        body = self.read(Direct, required=True)
         return self._order(Direct.directive.read(body), body)
 
     def _order(self, directive: WorkerState, body: Document) -> Response:
@@ -108,7 +109,7 @@ class AdminWorkerViewSet(AdminViewSet):
 
     def destroy(self, request: Request, worker_id: str) -> Response:
         """Remove a stale worker, and reclaim its jobs (§9.4)."""
-        reason = reason_of(self.read())
+        reason = reason_of(self.read(Reason))
         removal = remove(worker_id, actor=self.actor, reason=reason, project=self.caller.project)
         return Response(
             {

@@ -18,7 +18,13 @@ from jobs.spec.operator_requests import Reason
 from ..models import WebhookDelivery, WebhookSubscription
 from ..webhooks import delivery as sending
 from ..webhooks import subscriptions
-from ..webhooks.requests import DeliveryQuery, NewSubscription, RotateSecret, read_changes
+from ..webhooks.requests import (
+    ChangeSubscription,
+    DeliveryQuery,
+    NewSubscription,
+    RotateSecret,
+    read_changes,
+)
 from ..webhooks.subscriptions import delivery_document, document
 
 
@@ -52,7 +58,7 @@ class WebhookViewSet(OJSViewSet):
 
     def create(self, request: Request) -> Response:
         """Make a subscription; only this response has its secret (§6.1)."""
-        body = self.read(required=True)
+        body = self.read(NewSubscription, required=True)
         NewSubscription.demand(body)
         made = subscriptions.create(
             of_caller(self.caller, request),
@@ -70,7 +76,7 @@ class WebhookViewSet(OJSViewSet):
 
     def update(self, request: Request, subscription_id: str) -> Response:
         """Change a subscription (§6.4)."""
-        columns = read_changes(self.read(required=True))
+        columns = read_changes(self.read(ChangeSubscription, required=True))
         return self._changed(subscription_id, columns)
 
     def pause(self, request: Request, subscription_id: str) -> Response:
@@ -87,7 +93,7 @@ class WebhookViewSet(OJSViewSet):
 
     def destroy(self, request: Request, subscription_id: str) -> Response:
         """Delete a subscription and its deliveries (§6.5)."""
-        found, reason = self._found(subscription_id), Reason.reason.read(self.read())
+        found, reason = self._found(subscription_id), Reason.reason.read(self.read(Reason))
         subscriptions.delete(of_caller(self.caller, request), found, reason=reason)
         return Response({"deleted": True, "id": found.name})
 
@@ -110,7 +116,7 @@ class WebhookViewSet(OJSViewSet):
 
     def rotate(self, request: Request, subscription_id: str) -> Response:
         """Give it a new secret, which only this response has (§8.3)."""
-        body = self.read()
+        body = self.read(RotateSecret)
         row = subscriptions.rotate(
             of_caller(self.caller, request),
             self._found(subscription_id),
@@ -151,7 +157,7 @@ class WebhookViewSet(OJSViewSet):
     def retry(self, request: Request, delivery_id: str) -> Response:
         """Send a delivery once more, from its first attempt on (§10)."""
         found = subscriptions.find_delivery(delivery_id, self.caller.project)
-        actor, reason = of_caller(self.caller, request), Reason.reason.read(self.read())
+        actor, reason = of_caller(self.caller, request), Reason.reason.read(self.read(Reason))
         return Response(_delivery_reply(subscriptions.replay(actor, found, reason=reason)))
 
     def _found(self, name: str) -> WebhookSubscription:

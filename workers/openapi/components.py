@@ -5,9 +5,9 @@ from __future__ import annotations
 from jobs.spec.bulk_requests import BulkFilter
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
-from jobs.spec.operator_requests import LimitsOverride, RateOverride
+from jobs.spec.operator_requests import LimitsOverride
 from jobs.spec.queue_config import QueueConfig
-from jobs.spec.rate_policy import JobLimits, Limits, Rate, Throttle
+from jobs.spec.rate_policy import JobLimits, QueueLimits, Rate, Throttle
 from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
@@ -285,14 +285,13 @@ COMPONENTS: dict[str, Schema] = {
         Envelope,
         ErrorMembers,
         JobLimits,
-        Limits,
+        QueueLimits,
         LimitsOverride,
         Nack,
         NestedOptions,
         Policy,
         QueueConfig,
         Rate,
-        RateOverride,
         StepRequest,
         CompensationRequest,
         Throttle,

@@ -94,7 +94,7 @@ class Secret(Members):
     )
 
 
-class ChangeSubscription(Members):
+class ChangeSubscription(Members, closed=True):
     url = Url(
         "Where events are sent to: `https://`.",
         longest=2000,

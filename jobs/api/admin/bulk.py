@@ -91,7 +91,7 @@ class AdminBulkViewSet(AdminViewSet):
         *,
         time: str = "created_at",
     ) -> Response:
-        verb, body = VERBS[name], self.read(required=True)
+        verb, body = VERBS[name], self.read(AdminChange, required=True)
         is_dry = AdminChange.dry_run.read(body)
         if not is_dry:
             confirmed(body, f"every job that matches is {verb.did}.")

@@ -17,7 +17,7 @@ from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
 from ...spec.fields import Document
 from ...spec.members import Text
-from ...spec.operator_requests import DeadFilter, PurgeDead, read_override
+from ...spec.operator_requests import DeadFilter, PurgeDead, RetryDeadFor, read_override
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -65,7 +65,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
-        body = self.read()
+        body = self.read(RetryDeadFor)
         reason, override = reason_of(body), read_override(body)
         with atomic():
             job = engine.retry_one(parse_id(job_id), override)
@@ -89,7 +89,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
         A limited number per request; `has_more` means that there are more to delete.
         """
-        body, parameters = self.read(), self.request.query_params
+        body, parameters = self.read(PurgeDead), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
         dead, now = self.scoped(DeadJob.objects.all().unprotected()), clock.now()
         chosen: dict[str, str] = {}

@@ -9,6 +9,7 @@ from ...errors import JobNotFound
 from ...http.parameters import JobSearch
 from ...http.request import Request
 from ...models import Job
+from ...spec.operator_requests import Reason
 from ...spec.timestamps import format_timestamp
 from ...store.database import atomic
 from ..jobs import parse_id
@@ -43,7 +44,7 @@ class AdminJobViewSet(AdminViewSet):
 
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that has not finished, even an active one (§7.3)."""
-        reason = reason_of(self.read())
+        reason = reason_of(self.read(Reason))
         with atomic():
             change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)
             self.audit("cancel_job", [change.job], reason=reason)
@@ -54,7 +55,7 @@ class AdminJobViewSet(AdminViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Give a discarded or cancelled job fresh attempts (§7.4)."""
-        reason = reason_of(self.read())
+        reason = reason_of(self.read(Reason))
         with atomic():
             change = engine.retry_finished(parse_id(job_id))
             self.audit("retry_job", [change.job], reason=reason)

@@ -13,7 +13,7 @@ from ...http.request import Request
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
-from ...spec.operator_requests import Pause
+from ...spec.operator_requests import Pause, Reason
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -67,7 +67,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
 
     def pause(self, request: Request, name: str) -> Response:
         """Stop handing out its jobs, until `until` or until it is resumed (§6.3)."""
-        body = self.read()
+        body = self.read(Pause)
         reason, now = reason_of(body), clock.now()
         until = Pause.until.read(body, now)
         if until is not None and until <= now:
@@ -81,7 +81,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
 
     def resume(self, request: Request, name: str) -> Response:
         """Hand out its jobs again (§6.4)."""
-        reason = reason_of(self.read())
+        reason = reason_of(self.read(Reason))
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
             self.audit("resume_queue", [queue], reason=reason)

@@ -12,7 +12,7 @@ from ...http.request import Request
 from ...models import JobSchema
 from ...spec.fields import Document, missing, refuse
 from ...spec.members import Text
-from ...spec.operator_requests import RegisterSchema, SetValidation
+from ...spec.operator_requests import Reason, RegisterSchema, SetValidation
 from ...spec.timestamps import format_timestamp
 from ...spec.validation import TYPE_LENGTH, TYPE_PATTERN
 from ...spec.versions import version_number
@@ -29,9 +29,14 @@ class SchemaViewSet(AdminViewSet):
 
     def register(self, request: Request, type: str, version: str) -> Response:
         """Register the schema of a version, or replace it (§11.1)."""
-        body = self.read(required=True)
+        body = self.read(RegisterSchema, required=True)
         TYPE.check(type, "type")
-        schemas.read_version(version)
+        wanted = schemas.read_version(version)
+        if RegisterSchema.type.read(body) not in (None, type):
+            raise refuse("type", f"The path names the type '{type}'.")
+        named = RegisterSchema.version.read(body)
+        if named is not None and schemas.read_version(named) != wanted:
+            raise refuse("version", f"The path names the version '{version}'.")
         with atomic():
             found, created = schemas.register(
                 type,
@@ -61,7 +66,7 @@ class SchemaViewSet(AdminViewSet):
         """Delete the schema of a version."""
         with atomic():
             found = schemas.delete(type, version)
-            self._record({"deleted": str(found)}, reason_of(self.read()))
+            self._record({"deleted": str(found)}, reason_of(self.read(Reason)))
         return Response({"type": type, "version": found.sent_version, "deleted": True})
 
     def validation(self, request: Request) -> Response:
@@ -70,7 +75,7 @@ class SchemaViewSet(AdminViewSet):
 
     def set_validation(self, request: Request) -> Response:
         """Set the mode of a type, a queue, a type in a queue, or, without both, of the rest."""
-        body = self.read(required=True)
+        body = self.read(SetValidation, required=True)
         if "mode" not in body:
             raise missing("mode")
         target = {name: getattr(SetValidation, name).read(body) for name in ("type", "queue")}

@@ -42,7 +42,7 @@ class SystemViewSet(AdminViewSet):
         It ends only on request: `estimated_duration` is information for clients, and a migration
         that takes longer must not find the workers running. With `until`, it ends automatically.
         """
-        body = self.read(required=True)
+        body = self.read(SwitchMaintenance, required=True)
         enabled = SwitchMaintenance.enabled.read(body)
         reason = reason_of(body)
         if not enabled:
@@ -53,7 +53,8 @@ class SystemViewSet(AdminViewSet):
             actor=self.actor,
             reason=reason,
             until=SwitchMaintenance.until.read(body, clock.now()),
-            lasts=SwitchMaintenance.estimated_duration.read(body),
+            lasts=SwitchMaintenance.estimated_duration.read(body)
+            or SwitchMaintenance.duration.read(body),
             refuses_jobs=SwitchMaintenance.refuse_jobs.read(body),
         )
         return Response(maintenance_document(switch))

@@ -14,9 +14,10 @@ from ...models import Job, Tenant
 from ...record import tenants as figures
 from ...spec import tenants
 from ...spec.lifecycle import State
+from ...spec.operator_requests import Reason
 from ...spec.timestamps import format_timestamp
 from ...store.database import atomic
-from .base import AdminViewSet
+from .base import AdminViewSet, reason_of
 from .documents import COLUMNS, line
 from .paging import page, page_of_list
 from .search import filtered, ordered
@@ -70,7 +71,7 @@ class TenantViewSet(AdminViewSet):
 
     def destroy(self, request: Request, tenant_id: str) -> Response:
         """Delete its limits and its share; its jobs stay."""
-        reason = tenants.ChangeTenant.reason.read(self.read())
+        reason = reason_of(self.read(Reason))
         with atomic():
             engine.tenants.delete(tenant_id)
             self.audit(

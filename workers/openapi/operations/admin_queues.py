@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.spec.lifecycle import State
 from jobs.spec.members import Members
 from jobs.spec.operator_requests import AdminChange, Pause, Reason
-from jobs.spec.rate_policy import queue_schema
+from jobs.spec.rate_policy import QueueLimits
 
 from ..operation import Operation, Reply
 from ..schema import COUNT, TIME, array, boolean, free, nullable, obj, text
@@ -120,7 +120,7 @@ OPERATIONS = {
             )
         },
         "OJS rate limiting §7.2.",
-        body=queue_schema(),
+        body=QueueLimits,
         example={"limit": 100, "period": "PT1M"},
     ),
     ("POST", f"{BASE}/jobs/bulk/retry"): by_filter("retry", "Give many jobs fresh attempts"),

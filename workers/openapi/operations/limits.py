@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.errors import NotFound
-from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
+from jobs.spec.operator_requests import LimitsOverride, RegisterSpecs
 
 from ..operation import Operation, Reply
 from ..refusals import refuses
@@ -59,7 +59,7 @@ OPERATIONS = {
         "Put other limits over a key's own",
         {200: Reply("It, as it is now.", LIMIT, LIMITED)},
         "Until `expires_at`, or for good; also before a job uses the key (rate limiting §10.2).",
-        body={"anyOf": [RateOverride.reference(), LimitsOverride.reference()]},
+        body=LimitsOverride,
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(

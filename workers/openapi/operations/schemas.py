@@ -16,6 +16,7 @@ from jobs.spec.versions import Version
 from ..operation import Operation, Reply
 from ..refusals import refuses
 from ..schema import TIME, array, boolean, enum, free, obj, ref, text
+from .admin import WHY
 
 BASE = "/ojs/v1/admin/schemas/{type}"
 NUMBER = Version("As it was sent; a major version without a minor one is a number.").json_schema()
@@ -148,6 +149,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             )
         },
         refusals=NONE + IN_USE,
+        **WHY,
     ),
     ("GET", MODES): Operation(
         "Admin", "Show what happens to jobs that do not match", {200: MODES_IN_FORCE}
@@ -198,6 +200,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {200: GONE},
         "OJS HTTP §15.4. Jobs that were enqueued with it are not affected.",
         refusals=NONE + IN_USE,
+        **WHY,
     ),
     ("GET", f"{PLAIN}/{{type}}/versions"): Operation(
         "Schemas",
@@ -228,6 +231,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {200: GONE},
         "OJS schema registry §4.4.",
         refusals=NONE + IN_USE,
+        **WHY,
     ),
 }
 ALIASES = {("GET", f"{BASE}/versions"): ("GET", BASE)}

@@ -9,7 +9,7 @@ from jobs.spec.tenants import ChangeTenant, ChangeTenantLimits, TenantLimits
 from ..operation import Operation, Reply
 from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, number, obj, text
-from .admin import BASE, FIRST, LINE, PAGINATION, SHORT
+from .admin import BASE, FIRST, LINE, PAGINATION, SHORT, WHY
 
 TENANTS = f"{BASE}/tenants"
 TENANT = f"{TENANTS}/{{tenant_id}}"
@@ -157,6 +157,7 @@ OPERATIONS = {
             )
         },
         refusals=UNKNOWN,
+        **WHY,
     ),
     ("GET", f"{TENANT}/stats"): Operation(
         "Tenants",
@@ -282,5 +283,6 @@ OPERATIONS = {
             )
         },
         refusals=NO_POOL,
+        **WHY,
     ),
 }
