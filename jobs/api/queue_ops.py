@@ -192,7 +192,7 @@ class QueueOperationsViewSet(OJSViewSet):
         states = [State(state) for state in names]
         reason = Purge.reason.read(body)
         purged = len(engine.bulk.purge(jobs, states))
-        _, more = engine.bulk.preview(jobs, states, most=0)
+        _, more = engine.bulk.preview(engine.bulk.purgeable(jobs, states), most=0)
         self._trace("purge_queue", name, count=purged, reason=reason, states=names)
         return Response({"purged_count": purged, "states": names, "has_more": more})
 

@@ -19,6 +19,7 @@ from ..record.events import bulk_event, record
 from ..spec.bulk_requests import BulkChange
 from ..spec.fields import Document, refuse
 from ..spec.identifiers import parse_uuid
+from ..spec.lifecycle import State
 from ..store.database import alias, atomic
 
 
@@ -57,7 +58,7 @@ class Selection:
 
     def preview(self) -> dict[str, Any]:
         """The number of jobs it would change, without changing them."""
-        matched, more = engine.bulk.preview(self.jobs, self.verb.states)
+        matched, more = engine.bulk.preview(self.verb.of(self.jobs))
         return {"dry_run": True, "total_matched": matched, "has_more": more}
 
     def carry_out(self, whole: bool) -> tuple[int, dict[str, Any]]:
@@ -82,13 +83,13 @@ class Selection:
 
     def _act(self) -> list[UUID]:
         extra = {"cancelled_by": self.actor.name} if self.operation == "cancel" else {}
-        return self.verb.act(self.jobs, **extra)
+        return self.verb.act(self.verb.of(self.jobs), **extra)
 
     def _by_filter(self) -> tuple[int, dict[str, Any]]:
-        # Any other jobs that match are in states that the verb does not accept.
+        # Any other jobs that match are left alone, and not counted.
         done = self._act()
         did = self.verb.did
-        _, more = engine.bulk.preview(self.jobs, self.verb.states, most=0)
+        _, more = engine.bulk.preview(self.verb.of(self.jobs), most=0)
         return 200, {
             "total_matched": len(done),
             did: len(done),
@@ -102,8 +103,8 @@ class Selection:
 
     def _by_ids(self, whole: bool) -> tuple[int, dict[str, Any]]:
         assert self.ids is not None
-        states = dict(self.jobs.values_list("pk", "state"))
-        done = set(self._allowed()._act())
+        known = {row[0]: row[1:] for row in self.jobs.values_list("pk", "state", "workflow")}
+        done = set(self._act())
         did = self.verb.did
         items: list[dict[str, Any]] = []
         reported: set[UUID] = set()
@@ -114,10 +115,11 @@ class Selection:
                 reported.add(job_id)
                 items.append(item | {"status": did})
                 continue
-            state = None if job_id is None else states.get(job_id)
-            reason = "There is no such job" if state is None else f"Job is in {state} state"
+            reason = "There is no such job"
             if job_id in reported:
                 reason = "The request names it twice"
+            elif job_id in known:
+                reason = self._why_not(*known[job_id])
             items.append(item | {"status": "skipped", "reason": reason})
         skipped = len(items) - len(reported)
         status = 200 if not skipped else 207
@@ -133,10 +135,10 @@ class Selection:
             "items": items if reported or not whole else [_undone(item, did) for item in items],
         }
 
-    def _allowed(self) -> Selection:
-        """Only states that the verb accepts: `bulk.cancel` itself would cancel active jobs, too."""
-        jobs = self.jobs.filter(state__in=sorted(self.verb.states))
-        return Selection(self.operation, jobs, self.ids, self.actor)
+    def _why_not(self, state: State, workflow: UUID | None) -> str:
+        if self.verb.deletes and state in self.verb.states:
+            return engine.bulk.why_spared(workflow, self.verb.did)
+        return f"Job is in {state} state"
 
 
 def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:

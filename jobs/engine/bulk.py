@@ -30,10 +30,29 @@ RETRIABLE = frozenset({State.DISCARDED, State.RETRYABLE})
 DELETABLE = TERMINAL
 
 
-def preview(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> tuple[int, bool]:
-    """Return how many jobs a verb would change, and whether there are more than `most`."""
-    found = jobs.filter(state__in=sorted(states)).order_by()[: most + 1].count()
+def preview(jobs: JobQuerySet, *, most: int = MOST) -> tuple[int, bool]:
+    """Return how many of the jobs that a verb would change it changes at once, and whether there
+    are more."""
+    found = jobs.order_by()[: most + 1].count()
     return min(found, most), found > most
+
+
+def deletable(jobs: JobQuerySet) -> JobQuerySet:
+    """What `delete` would delete."""
+    return unattached(jobs).filter(state__in=sorted(DELETABLE))
+
+
+def purgeable(jobs: JobQuerySet, states: Iterable[State]) -> JobQuerySet:
+    """What `purge` would delete."""
+    alone = jobs.filter(workflow__isnull=True, followed=False).unprotected()
+    return alone.filter(state__in=sorted(frozenset(states) - {State.ACTIVE}))
+
+
+def why_spared(workflow: UUID | None, did: str) -> str:
+    """Say why a verb leaves a job alone though its state allows it."""
+    if workflow is not None:
+        return f"Job belongs to a workflow and cannot be {did} without it"
+    return f"Job cannot be {did}: another job waits for it, or a row of this site refers to it"
 
 
 def cancel(
@@ -44,7 +63,7 @@ def cancel(
     def move(batch: list[Job]) -> None:
         cancel_jobs([job.pk for job in batch], cancelled_by=cancelled_by, reason=reason)
 
-    return _in_batches(jobs, CANCELLABLE, move, most)
+    return _in_batches(jobs.filter(state__in=sorted(CANCELLABLE)), move, most)
 
 
 def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> list[UUID]:
@@ -69,7 +88,7 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
         record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
         wakeup.notify({job.queue for job in backing_off})
 
-    return _in_batches(jobs, states, move, most)
+    return _in_batches(jobs.filter(state__in=sorted(states)), move, most)
 
 
 def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
@@ -81,7 +100,7 @@ def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
     def move(batch: list[Job]) -> None:
         erase([job.pk for job in batch])
 
-    return _in_batches(unattached(jobs), DELETABLE, move, most)
+    return _in_batches(deletable(jobs), move, most)
 
 
 def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:
@@ -90,15 +109,12 @@ def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> li
     def move(batch: list[Job]) -> None:
         erase([job.pk for job in batch])
 
-    alone = jobs.filter(workflow__isnull=True, followed=False).unprotected()
-    return _in_batches(alone, frozenset(states) - {State.ACTIVE}, move, most)
+    return _in_batches(purgeable(jobs, states), move, most)
 
 
-def _in_batches(
-    jobs: JobQuerySet, states: Iterable[State], move: Callable[[list[Job]], None], most: int
-) -> list[UUID]:
+def _in_batches(jobs: JobQuerySet, move: Callable[[list[Job]], None], most: int) -> list[UUID]:
     """Lock and move batch after batch in id order; return the ids."""
-    eligible = jobs.filter(state__in=sorted(states)).order_by("pk")
+    eligible = jobs.order_by("pk")
     columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
     done: list[UUID] = []
     while len(done) < most:

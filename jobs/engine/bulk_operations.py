@@ -59,7 +59,7 @@ def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
 
 def preview(verb: str, wanted: Document) -> tuple[int, bool]:
     """Return how many jobs it would change, at most `COUNTED`, and whether there may be more."""
-    jobs = matching(verb, wanted).order_by()
+    jobs = OPERATIONS[verb].of(matching(verb, wanted)).order_by()
     end = _place(None, COUNTED_AMONG) if verb == BulkVerb.DELETE else None
     if end is not None:
         jobs = jobs.filter(pk__lte=end)

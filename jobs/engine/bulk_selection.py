@@ -31,10 +31,16 @@ class Operation:
     default: frozenset[State]
     act: Callable[..., list[UUID]]
     permission: str
+    deletes: bool = False
+
+    def of(self, jobs: JobQuerySet) -> JobQuerySet:
+        """Those that it would change."""
+        # `bulk.cancel` itself would cancel active jobs, too.
+        return bulk.deletable(jobs) if self.deletes else jobs.filter(state__in=sorted(self.states))
 
 
 OPERATIONS = {
-    # Active jobs are running on a worker, so they are cancelled only by id (§6.1).
+    # Active jobs are running on a worker: each is cancelled on its own (§6.1; core §7.6).
     "cancel": Operation(
         "cancelled",
         WAITING,
@@ -55,6 +61,7 @@ OPERATIONS = {
         bulk.DELETABLE,
         bulk.delete,
         "discard_job",
+        deletes=True,
     ),
 }
 

@@ -190,9 +190,18 @@ def unattached(jobs: JobQuerySet) -> JobQuerySet:
 
     Jobs of workflows are deleted with their workflow; results are kept for jobs still waiting.
     """
-    jobs = jobs.unprotected()
-    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
-    return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
+    return jobs.unprotected().filter(workflow__isnull=True).exclude(_awaited())
+
+
+def attached(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the others."""
+    return jobs.filter(Q(workflow__isnull=False) | _awaited()) | jobs.protected()
+
+
+def _awaited() -> Q:
+    waiting = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    # In this order, for SQLite: most jobs are not followed.
+    return Q(followed=True) & Q(Exists(waiting))
 
 
 def _own_retention(state: State) -> dict[timedelta, list[str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.models import Event, Job
+from jobs.engine import bulk_operations
+from jobs.models import Dependency, Event, Job
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, many_jobs
 from tests.ojs_client import refusal
@@ -165,6 +166,63 @@ def test_a_filter_is_previewed_and_then_carried_out_in_batches(api):
     assert done["cancelled"] == 1200
     assert Job.objects.filter(state=State.AVAILABLE).count() == 3
     assert Event.objects.filter(type="job.cancelled").count() == 1200
+
+
+def test_a_filter_that_names_active_jobs_cancels_none_of_them(api):
+    """OJS bulk operations §6.1."""
+    waiting, active = JobFactory(), JobFactory(active=True)
+    request = {"filter": {"queue": "default", "state": ["active", "available"]}}
+
+    would = api.send("jobs/bulk/cancel", request | {"dry_run": True}).json()
+    done = api.send("jobs/bulk/cancel", request).json()
+
+    assert (would["total_matched"], done["total_matched"], done["cancelled"]) == (1, 1, 1)
+    assert states() == {str(waiting.pk): "cancelled", str(active.pk): "active"}
+
+
+def finished_workflow(api) -> str:
+    """Return the id of its only job."""
+    api.send("workflows", {"type": "chain", "steps": [JOB | {"options": {"queue": "flow"}}]})
+    (job,) = api.fetch("flow")
+    api.ack(job["id"])
+    return job["id"]
+
+
+def test_a_finished_job_that_stays_with_its_workflow_is_not_promised_and_no_more_is(api):
+    job_id = finished_workflow(api)
+    purge = {"states": ["completed"], "confirm": True}
+    chosen = {"filter": {"queue": "flow"}}
+
+    purged = api.delete("/ojs/v1/admin/queues/flow/jobs", purge, "application/json").json()
+    would = api.send("jobs/bulk/delete", chosen | {"dry_run": True}).json()
+    deleted = api.send("jobs/bulk/delete", chosen).json()
+
+    assert (purged["purged_count"], purged["has_more"]) == (0, False)
+    assert (would["total_matched"], would["has_more"]) == (0, False)
+    assert (deleted["deleted"], deleted["has_more"]) == (0, False)
+    assert bulk_operations.preview("delete", chosen["filter"]) == (0, False)
+    assert list(states()) == [job_id]
+
+
+def test_a_deletion_by_ids_says_that_a_job_stays_with_its_workflow(api):
+    job_id = finished_workflow(api)
+
+    (item,) = api.send("jobs/bulk/delete", {"job_ids": [job_id]}).json()["items"]
+
+    assert item["reason"] == "Job belongs to a workflow and cannot be deleted without it"
+
+
+def test_a_result_that_another_job_waits_for_is_not_deleted_and_no_more_is_promised(api):
+    awaited = JobFactory(completed=True, followed=True)
+    Dependency.objects.create(predecessor=awaited, waiter=JobFactory(pending=True))
+    everything = {"filter": {"queue": "default"}, "confirm": True}
+
+    report = api.send("admin/jobs/bulk/delete", everything).json()
+    (item,) = api.send("jobs/bulk/delete", {"job_ids": [str(awaited.pk)]}).json()["items"]
+
+    assert (report["succeeded"], report["failed"], report["has_more"]) == (0, 1, False)
+    assert "another job waits" in report["errors"][0]["error"]
+    assert "another job waits" in item["reason"]
 
 
 def test_bulk_retry_takes_discarded_and_retryable_jobs(api):

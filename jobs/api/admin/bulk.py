@@ -14,8 +14,10 @@ from django.db.models import Q
 from rest_framework.response import Response
 
 from ...engine import bulk
+from ...engine.retention import attached
 from ...http.request import Request
 from ...models import Job
+from ...models.querysets import JobQuerySet
 from ...spec.fields import Document, refuse
 from ...spec.lifecycle import State
 from ...spec.members import Text
@@ -39,11 +41,13 @@ class Verb:
     states: frozenset[State]
     default: frozenset[State]
     act: Callable[..., list[UUID]]
-    bound: Q | None = None
-    """Jobs that are skipped whatever their state, because their workflow decides about them."""
+    spares: Callable[[JobQuerySet], JobQuerySet] = JobQuerySet.none
+    """The jobs that it skips though their state allows it."""
+    takes: Callable[[JobQuerySet], JobQuerySet] = JobQuerySet.all
+    """The others, of any state."""
 
 
-OF_WORKFLOW = Q(workflow__isnull=False)
+CANCELLED_WITH_WORKFLOW = Q(workflow__isnull=False, state=State.CANCELLED)
 VERBS = {
     "retry": Verb(
         "retried",
@@ -51,11 +55,18 @@ VERBS = {
         bulk.RETRIABLE | {State.CANCELLED},
         frozenset({State.DISCARDED}),
         bulk.retry,
-        OF_WORKFLOW & Q(state=State.CANCELLED),
+        lambda jobs: jobs.filter(CANCELLED_WITH_WORKFLOW),
+        lambda jobs: jobs.exclude(CANCELLED_WITH_WORKFLOW),
     ),
     "cancel": Verb("cancelled", "cancel_job", bulk.CANCELLABLE, bulk.CANCELLABLE, bulk.cancel),
     "delete": Verb(
-        "deleted", "discard_job", bulk.DELETABLE, bulk.DELETABLE, bulk.delete, OF_WORKFLOW
+        "deleted",
+        "discard_job",
+        bulk.DELETABLE,
+        bulk.DELETABLE,
+        bulk.delete,
+        attached,
+        bulk.deletable,
     ),
 }
 
@@ -101,11 +112,11 @@ class AdminBulkViewSet(AdminViewSet):
         jobs = filtered(self.scoped(among), parameters, self.caller.project, time=time)
         if "state" not in parameters:
             jobs = jobs.filter(state__in=sorted(verb.default))
-        able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
-        if verb.bound:
-            able, unable = able.exclude(verb.bound), unable | jobs.filter(verb.bound)
+        states = sorted(verb.states)
+        able = verb.takes(jobs.filter(state__in=states))
+        unable = jobs.exclude(state__in=states) | verb.spares(jobs)
         if is_dry:
-            matched, more = bulk.preview(able, verb.states)
+            matched, more = bulk.preview(able)
             return Response(_report(name, matched, unable, has_more=more) | {"dry_run": True})
         with atomic():
             report = _report(name, 0, unable)
@@ -117,7 +128,7 @@ class AdminBulkViewSet(AdminViewSet):
                 selection={"filter": wanted},
                 reason=reason,
             )
-        _, more = bulk.preview(able, verb.states, most=0)
+        _, more = bulk.preview(able, most=0)
         report |= {"matched": done + report["failed"], "succeeded": done, "has_more": more}
         return Response(report)
 
@@ -158,6 +169,6 @@ def _report(name: str, matched: int, unable: Any, **more: Any) -> dict[str, Any]
 
 
 def _why(name: str, state: str, workflow: UUID | None) -> str:
-    if workflow is not None and state in VERBS[name].states:
-        return f"Job belongs to a workflow and cannot be {VERBS[name].did} without it"
+    if state in VERBS[name].states:
+        return bulk.why_spared(workflow, VERBS[name].did)
     return f"Job is currently {state} and cannot be {VERBS[name].did}"

@@ -99,14 +99,15 @@ class AdminDeadLetterViewSet(AdminViewSet):
                 dead = dead.filter(finished_at__lt=before)
                 narrowing["older_than"] = format_timestamp(before)
             chosen |= narrowing
-        purged = 0
+        purged, rest = 0, dead
         while purged < MOST:
             with atomic():
-                ids = list(dead.order_by("pk").values_list("pk", flat=True)[:BATCH])
-                deleted = engine.delete_dead(ids)
-            purged += deleted
-            if not deleted:
+                ids = list(rest.order_by("pk").values_list("pk", flat=True)[:BATCH])
+                purged += engine.delete_dead(ids)
+            if not ids:
                 break
+            # What cannot be deleted stays behind, and is not counted as more.
+            rest = dead.filter(pk__gt=ids[-1])
         self.audit(
             "discard_job",
             kind="job",
@@ -114,7 +115,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
             selection={"filter": chosen},
             reason=reason_of(body),
         )
-        return Response({"purged_count": purged, "has_more": dead.exists()})
+        return Response({"purged_count": purged, "has_more": rest.exists()})
 
     def stats(self, request: Request) -> Response:
         """The number of jobs by queue and by error (dead letter §10.1)."""
