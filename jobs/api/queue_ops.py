@@ -158,10 +158,9 @@ class QueueOperationsViewSet(OJSViewSet):
         strategy = DeleteQueue.strategy.read(body)
         target = ""
         if strategy == "move":
-            named = DeleteQueue.target_queue.read(body)
-            if named is None:
+            target = DeleteQueue.target_queue.read(body) or ""
+            if not target:
                 raise missing("target_queue")
-            target = checked(named)
             if target == name:
                 raise refuse("target_queue", "A queue cannot be moved to itself.")
         touched, gone = engine.queues.delete(checked(name), strategy=strategy, target=target)

@@ -11,7 +11,7 @@ from django.db.models import Q
 from ..errors import Conflict, NotFound
 from ..models import Job, Queue, RateLimit, Tenant
 from ..record.events import queue_event, record
-from ..spec import queue_config
+from ..spec import queue_config, reserved
 from ..spec.fields import refuse
 from ..spec.lifecycle import WAITING, State
 from ..spec.timestamps import format_timestamp
@@ -103,9 +103,12 @@ def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
     them. If more or active ones are left, the queue stays, draining, and the caller calls again.
 
     Raises:
+        InvalidRequest: jobs of this server's own would be moved to where others get them.
         NotFound: there is no such queue, or no target.
         Conflict: it has unfinished jobs, and the strategy is `reject`; or a pool isolates it.
     """
+    if strategy == "move":
+        reserved.refuse_queues([name], "queue")
     with atomic():
         _refuse_isolated(locked(name))
         if strategy == "reject":

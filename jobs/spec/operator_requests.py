@@ -37,6 +37,7 @@ from .validation import (
     TYPE_LENGTH,
     TYPE_PATTERN,
     URI_PATTERN,
+    OpenQueue,
     Priority,
 )
 from .versions import VERSION_PATTERN, Version
@@ -101,7 +102,7 @@ class DeleteQueue(Members, closed=True):
     strategy = Choice(
         words("reject", "discard", "move"), sentence="'{name}' must be one of {choices}."
     ).default("reject")
-    target_queue = Text(longest=QUEUE_LENGTH, filled=True)
+    target_queue = OpenQueue(filled=True)
 
 
 class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
@@ -175,7 +176,7 @@ class PurgeDead(Reason, DeadFilter, Confirmed, needs=("confirm",)):
 
 
 class OverrideMembers(Members, closed=True):
-    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, filled=True)
+    queue = OpenQueue(filled=True)
     priority = Priority()
     args = Array("In place of the arguments that it had.")
     meta = Object("Added to what it had.")

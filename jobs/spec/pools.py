@@ -19,10 +19,9 @@ from .members import (
     Object,
     Schema,
     Text,
-    Texts,
     words,
 )
-from .validation import QUEUE_LENGTH, QUEUE_PATTERN
+from .validation import OpenQueue, QueueNames
 
 LABEL = "pool:"
 """Prefix of the label by which a worker says its pool."""
@@ -33,7 +32,7 @@ INTERVAL = timedelta(seconds=30)
 RATIO = 0.05
 STRATEGIES = words("strict", "round-robin", "weighted", "least-loaded")
 WEIGHT = Integer(least=1, most=MOST_WEIGHT)
-QUEUE = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+QUEUE = OpenQueue()
 
 
 class WeightOfQueue(Members, closed=True):
@@ -43,7 +42,7 @@ class WeightOfQueue(Members, closed=True):
 class PoolQueues(Member[dict[str, int] | None]):
     """Names of queues; or an object of names with their weights, as the public cases have it."""
 
-    plain = Texts(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+    plain = QueueNames()
 
     def check(self, value: Any, place: str) -> dict[str, int]:
         if type(value) is not dict:

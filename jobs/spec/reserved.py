@@ -1,7 +1,7 @@
 """Names of this server's own jobs, which only its own workers run.
 
-They are refused wherever a client or a site's code names a type or a queue for a job, and wherever
-a worker of a protocol asks for jobs.
+They are refused wherever a client, an operator or a site's code names a type or a queue for a job,
+wherever a worker of a protocol asks for jobs, and in worker pools.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ import pytest
 
 import jobs
 from jobs.errors import InvalidRequest
-from jobs.models import Job, Queue
+from jobs.models import Job, Pool, Queue
 from jobs.spec.reserved import WEBHOOK_JOB, WEBHOOK_QUEUE
+from tests.factories import JobFactory, QueueFactory
 from tests.flare_client import FlareClient
 from tests.ojs_client import MEDIA_TYPE, V1, refusal
 from workers import protocol
@@ -46,6 +47,43 @@ def test_no_other_queue_passes_its_dead_jobs_on_to_this_one(api):
     reply = api.put(f"{V1}/queues/default/config", config, content_type=MEDIA_TYPE)
     assert refusal(reply)["details"]["field"] == "dead_letter_queue"
     assert not Queue.objects.filter(config__has_key="dead_letter_queue").exists()
+
+
+def test_no_operator_moves_a_job_there_or_one_of_theirs_elsewhere(api):
+    dead, waiting = JobFactory(dead=True), JobFactory(queue="old")
+    own = JobFactory(queue=WEBHOOK_QUEUE, type=WEBHOOK_JOB)
+    for name in ("old", WEBHOOK_QUEUE):
+        QueueFactory(name=name)
+
+    there = {"override": {"queue": WEBHOOK_QUEUE}}
+    for path in (f"dead-letter/{dead.pk}/retry", f"admin/dead-letter/{dead.pk}/retry"):
+        error = refusal(api.send(path, there))
+        assert (error["details"]["field"], "this server" in error["message"]) == (
+            "override.queue",
+            True,
+        )
+    for queue, target, field in (
+        ("old", WEBHOOK_QUEUE, "target_queue"),
+        (WEBHOOK_QUEUE, "default", "queue"),
+    ):
+        body = {"strategy": "move", "target_queue": target}
+        reply = api.delete(f"{V1}/queues/{queue}", body, content_type=MEDIA_TYPE)
+        assert refusal(reply)["details"]["field"] == field
+    assert dict(Job.objects.values_list("pk", "queue")) == {
+        dead.pk: "default",
+        waiting.pk: "old",
+        own.pk: WEBHOOK_QUEUE,
+    }
+    assert not Queue.objects.filter(is_draining=True).exists()
+
+
+@pytest.mark.parametrize("queues", [[WEBHOOK_QUEUE], {WEBHOOK_QUEUE: {"weight": 2}}], ids=str)
+def test_no_worker_pool_has_them(api, queues):
+    pool = {"queues": queues, "isolated": True}
+    reply = api.put(f"{V1}/admin/pools/night", pool, content_type=MEDIA_TYPE)
+
+    assert "this server" in refusal(reply)["message"]
+    assert not Pool.objects.exists()
 
 
 def test_no_worker_of_a_protocol_gets_them(api, settings):
