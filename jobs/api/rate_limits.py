@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.db.models import Count
@@ -18,9 +17,7 @@ from ..http.parameters import Page
 from ..http.request import Request
 from ..models import Job, Queue, RateLimit
 from ..spec import rate_policy
-from ..spec.fields import Document, refuse
 from ..spec.lifecycle import State
-from ..spec.members import Moment
 from ..spec.operator_requests import LimitsOverride
 from ..spec.timestamps import format_timestamp
 from ..store import clock
@@ -52,8 +49,8 @@ class RateLimitViewSet(OJSViewSet):
         """Override the limits of a key, until `expires_at` or permanently (§10.2)."""
         body = self.read(LimitsOverride, required=True)
         now = clock.now()
-        until = _ahead(LimitsOverride.expires_at, body, now)
-        held = _ahead(LimitsOverride.held_until, body, now)
+        until = LimitsOverride.expires_at.read(body, now)
+        held = LimitsOverride.held_until.read(body, now)
         terms = ("expires_at", "held_until")
         limits = {name: value for name, value in body.items() if name not in terms}
         policy = rate_policy.queue_policy(limits, "rate_limit")
@@ -76,13 +73,6 @@ class RateLimitViewSet(OJSViewSet):
                 | {name: body[name] for name in ("held_until",) if name in body},
             )
         return Response(documents([_found(key)])[0])
-
-
-def _ahead(member: Moment, body: Document, now: datetime) -> datetime | None:
-    moment = member.read(body, now)
-    if moment is not None and moment <= now:
-        raise refuse(member.name, f"The '{member.name}' field must lie ahead.")
-    return moment
 
 
 def _found(key: str) -> RateLimit:

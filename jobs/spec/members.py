@@ -613,12 +613,20 @@ class JobId(Member[UUID | None]):
 
 
 class Moment(Declared):
-    """A moment: an RFC 3339 timestamp, or `+PT5S`, counted from now (OJS JSON format §5)."""
+    """A moment: an RFC 3339 timestamp, or `+PT5S`, counted from now (OJS JSON format §5).
+
+    Args:
+        ahead: refuse one that has passed.
+    """
+
+    def __init__(self, about: str = "", *, ahead: bool = False, **words: Any) -> None:
+        super().__init__(about, **words)
+        self.is_ahead = ahead
 
     def read(self, document: Document, now: datetime) -> datetime | None:
         """
         Raises:
-            InvalidRequest: it is neither; `details["field"]` names it.
+            InvalidRequest: it is neither, or has passed; `details["field"]` names it.
         """
         value = document.get(self.name)
         return None if value is None else self.check(value, self.name, now)
@@ -626,11 +634,14 @@ class Moment(Declared):
     def check(self, value: Any, place: str, now: datetime) -> datetime:
         text = WHEN.check(value, place)
         try:
-            return parse_when(text, now)
+            found = parse_when(text, now)
         except ValueError as problem:
             raise refuse(
                 place, f"The '{place}' field is not a timestamp: {problem}", validation="format"
             ) from None
+        if self.is_ahead and found <= now:
+            raise refuse(place, f"The '{place}' field must lie ahead.", validation="range")
+        return found
 
     def rules(self) -> Schema:
         return dict(MOMENT)

@@ -95,7 +95,7 @@ def read_new_queue(body: Document) -> tuple[str, dict[str, Any]]:
 
 
 class Pause(Reason):
-    until = Moment()
+    until = Moment("It ends automatically then.", ahead=True)
 
 
 class DeleteQueue(Members, closed=True):
@@ -116,8 +116,10 @@ class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
 
 
 class LimitsOverride(QueueLimits, component="RateLimitOverride"):
-    expires_at = Moment()
-    held_until = Moment("No job starts before then; `null` ends such a hold.", nullable=True)
+    expires_at = Moment(ahead=True)
+    held_until = Moment(
+        "No job starts before then; `null` ends such a hold.", ahead=True, nullable=True
+    )
 
 
 # The Admin API
@@ -226,7 +228,7 @@ def read_override(body: Document) -> Override | None:
 
 class SwitchMaintenance(Reason):
     enabled = Boolean().required()
-    until = Moment()
+    until = Moment("It ends automatically then.", ahead=True)
     estimated_duration = Period(least=timedelta(seconds=1))
     # As the public admin UI calls it: `1h`.
     duration = Within(hidden=True)

@@ -118,6 +118,7 @@ def test_ending_what_has_not_begun_is_no_error_and_no_action(operator):
         ({"enabled": True, "estimated_duration": "soon"}, "estimated_duration"),
         ({"enabled": True, "estimated_duration": "PT0S"}, "estimated_duration"),
         ({"enabled": True, "until": "soon"}, "until"),
+        ({"enabled": True, "until": "2020-01-01T00:00:00Z"}, "until"),
         ({"enabled": True, "reason": 5}, "reason"),
         ({"enabled": True, "refuse_jobs": "no"}, "refuse_jobs"),
     ],

@@ -7,7 +7,6 @@ from typing import Any
 from rest_framework.response import Response
 
 from ... import engine
-from ...errors import InvalidRequest
 from ...http.parameters import QueueSearch
 from ...http.request import Request
 from ...models import Queue
@@ -68,10 +67,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
     def pause(self, request: Request, name: str) -> Response:
         """Stop handing out its jobs, until `until` or until it is resumed (§6.3)."""
         body = self.read(Pause)
-        reason, now = reason_of(body), clock.now()
-        until = Pause.until.read(body, now)
-        if until is not None and until <= now:
-            raise InvalidRequest("The pause would be over before it began.", field="until")
+        reason, until = reason_of(body), Pause.until.read(body, clock.now())
         with atomic():
             queue = engine.pause(
                 checked(name), paused_by=self.caller.name, reason=reason, until=until
