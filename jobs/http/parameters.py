@@ -43,18 +43,15 @@ class WholeNumber(Member[int | None]):
         self.least, self.most = least, most
 
     def check(self, value: Any, place: str) -> int:
-        if not (value.isascii() and value.isdecimal() and len(value) < 16):
-            raise InvalidRequest(
-                f"The '{place}' parameter must be a whole number, not {value!r}.", field=place
-            )
-        found = int(value)
-        if not self.least <= found <= self.most:
-            raise InvalidRequest(
-                f"The '{place}' parameter must be between {self.least} and {self.most}, "
-                f"not {found}.",
-                field=place,
-            )
-        return found
+        if value.isascii() and value.isdecimal() and len(value) < 16:
+            found = int(value)
+            if self.least <= found <= self.most:
+                return found
+        raise InvalidRequest(
+            f"The '{place}' parameter must be a whole number between {self.least} and {self.most}, "
+            f"not {value[:LONGEST_SHOWN]!r}.",
+            field=place,
+        )
 
     def rules(self) -> Schema:
         return {"type": "integer", "minimum": self.least, "maximum": self.most}

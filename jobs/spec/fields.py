@@ -78,6 +78,10 @@ def missing(field: str) -> InvalidRequest:
     return refuse(field, f"The '{field}' field is required.", validation="required")
 
 
+def empty(field: str) -> InvalidRequest:
+    return refuse(field, f"The '{field}' field must not be empty.", validation="min_length")
+
+
 def text(
     document: Document,
     field: str,
@@ -113,7 +117,7 @@ def required_text(document: Document, field: str, **rules: Any) -> str:
     if value is None:
         raise missing(field)
     if not value:
-        raise refuse(field, f"The '{field}' field must not be empty.", validation="min_length")
+        raise empty(field)
     return value
 
 

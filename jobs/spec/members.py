@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
 
 from .durations import LONGEST, parse_duration
-from .fields import Document, missing, refuse, wrong_type
+from .fields import Document, empty, missing, refuse, wrong_type
 from .identifiers import parse_uuid
 from .timestamps import parse_when
 
@@ -214,6 +214,7 @@ class Text(Member[str | None]):
         longest: characters.
         pattern: must match the whole text.
         filled: refuse an empty text.
+        secret: a refusal does not repeat it.
     """
 
     def __init__(
@@ -223,12 +224,14 @@ class Text(Member[str | None]):
         longest: int = 255,
         pattern: re.Pattern[str] | None = None,
         filled: bool = False,
+        secret: bool = False,
         **words: Any,
     ) -> None:
         super().__init__(about, **words)
         self.longest = longest
         self.pattern = pattern
         self.is_filled = filled
+        self.is_secret = secret
 
     def read(self, document: Document) -> str | None:
         value = document.get(self.name)
@@ -251,14 +254,15 @@ class Text(Member[str | None]):
             )
         pattern = self.pattern
         if pattern is not None and not pattern.fullmatch(value):
+            shown = "its value" if self.is_secret else repr(value)
             raise refuse(
                 place,
-                f"The '{place}' field must match {pattern.pattern}; {value!r} does not.",
+                f"The '{place}' field must match {pattern.pattern}; {shown} does not.",
                 validation="pattern",
                 pattern=pattern.pattern,
             )
         if not value and (self.is_required or self.is_filled):
-            raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
+            raise empty(place)
         return value
 
     def rules(self) -> Schema:

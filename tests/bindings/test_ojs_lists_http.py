@@ -299,7 +299,9 @@ def test_a_limit_is_a_whole_number_within_bounds(api, path, most):
     for bad in ("0", "-1", str(most + 1), "1.5", "abc", "", " 1", "1e2", "9" * 40, "١", "%00"):
         reply = api.see(path, limit=bad)
         assert reply.status_code == 400, bad
-        assert refusal(reply)["details"]["field"] == "limit"
+        error = refusal(reply)
+        assert error["details"]["field"] == "limit"
+        assert f"a whole number between 1 and {most}, not " in error["message"]
 
 
 @pytest.mark.parametrize("path", ["queues", "dead-letter"])

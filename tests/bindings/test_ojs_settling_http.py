@@ -307,6 +307,20 @@ def test_a_failure_must_say_what_went_wrong(api, error):
     assert state_of(job) == State.ACTIVE
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ({"message": ""}, "The 'code' field is required."),
+        ({"type": "", "message": ""}, "The 'type' field must not be empty."),
+        ({"code": "", "message": "it broke"}, "The 'code' field must not be empty."),
+    ],
+)
+def test_the_refusal_says_which_member_is_empty(api, error, said):
+    body = {"job_id": str(held().pk), "error": error}
+
+    assert refusal(api.send("workers/nack", body))["message"] == said
+
+
 def test_null_says_nothing_about_whether_an_error_is_retryable(api):
     job = held()
 

@@ -310,7 +310,8 @@ def test_a_subscription_that_makes_no_sense_is_refused(api, given, place):
 
     assert refusal(reply)["details"]["field"] == place
     assert WebhookSubscription.objects.count() == 0
-    if place not in ("secret",) and None not in given.values():
+    assert "short" not in reply.content.decode()
+    if None not in given.values():
         hook = made(api)
         assert patch(api, hook, **given).status_code == 400
         assert api.see(f"{BASE}/{hook['id']}").json()["url"] == URL
@@ -357,6 +358,19 @@ def test_a_secret_is_shown_when_it_is_made_and_never_again(api, caplog):
     assert all(reply.status_code == 200 for reply in replies)
     for secret in (hook["secret"], rotated, shown["secret"]):
         assert not any(secret in text for text in texts)
+
+
+def test_a_change_does_not_set_a_secret_or_what_there_is_not(api):
+    """It would sign nothing: a secret is changed by rotation (OJS webhooks §8.3)."""
+    hook = made(api)
+
+    error = refusal(patch(api, hook, secret="whsec_of-our-own-making", active=False))
+    assert error["details"]["field"] == "secret"
+    assert "rotate-secret" in error["message"] and "whsec_" not in error["message"]
+    assert refusal(patch(api, hook, bogus=1, active=False))["details"]["field"] == "bogus"
+
+    row = WebhookSubscription.objects.get()
+    assert (row.secret, row.active) == (hook["secret"], True)
 
 
 def test_deliveries_are_signed_with_both_secrets_until_the_rotation_is_over(api):

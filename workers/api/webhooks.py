@@ -13,6 +13,7 @@ from jobs.http.base import OJSViewSet
 from jobs.http.paging import below_id, page
 from jobs.http.parameters import Page
 from jobs.http.request import Request
+from jobs.spec.fields import refuse
 from jobs.spec.operator_requests import Reason
 
 from ..models import WebhookDelivery, WebhookSubscription
@@ -23,6 +24,7 @@ from ..webhooks.requests import (
     DeliveryQuery,
     NewSubscription,
     RotateSecret,
+    Secret,
     read_changes,
 )
 from ..webhooks.subscriptions import delivery_document, document
@@ -76,7 +78,10 @@ class WebhookViewSet(OJSViewSet):
 
     def update(self, request: Request, subscription_id: str) -> Response:
         """Change a subscription (§6.4)."""
-        columns = read_changes(self.read(ChangeSubscription, required=True))
+        if Secret.secret.name in self.read(required=True):
+            # Deliveries that are under way must be signed with the previous one as well (§8.3).
+            raise refuse("secret", "A secret is changed by POST …/rotate-secret.")
+        columns = read_changes(self.read(ChangeSubscription))
         return self._changed(subscription_id, columns)
 
     def pause(self, request: Request, subscription_id: str) -> Response:

@@ -91,6 +91,7 @@ class Secret(Members):
         "Signs the deliveries; the server makes one up if it is absent.",
         longest=LONGEST_SECRET,
         pattern=re.compile(r"[!-~]{16,255}"),
+        secret=True,
     )
 
 

@@ -16,7 +16,7 @@ from jobs.http.parameters import OneOf, Word
 from jobs.http.request import Meta
 from jobs.record import tracing
 from jobs.spec import fields, pools, traces, versions
-from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.fields import Document, empty, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.members import (
     MILLISECOND,
@@ -583,7 +583,8 @@ def _read_error(found: Failure, error: Document) -> None:
     found.rate_limit_until = ErrorMembers.rate_limit_until.read(error, clock.now())
     named = ErrorMembers.type.read(error)
     if not (named or found.code):
-        raise missing("code")
+        given = [name for name in ("type", "code") if error.get(name) is not None]
+        raise empty(given[0]) if given else missing("code")
     ErrorMembers.demand(error)
     inner = (found.details or {}).get("error_class")
     found.type = named or (inner if type(inner) is str else "") or found.code or found.type
