@@ -107,7 +107,7 @@ def set_mode(mode: str | None, *, type: str = "", queue: str = "") -> None:
         mode: None: remove it.
 
     Raises:
-        InvalidRequest: there is no such mode.
+        InvalidRequest: there is no such mode, or cannot be such a type or queue.
     """
     with current().inside():
         registry.set_mode(mode, type=type, queue=queue)

@@ -27,7 +27,7 @@ from ..engine import schemas
 from ..errors import OJSError
 from ..models import Job, JobSchema, ValidationMode
 from ..spec.json_schema import check_schema
-from ..spec.operator_requests import NewSchema
+from ..spec.operator_requests import NewSchema, SetValidation
 from ..store.database import atomic
 from . import display
 from .base import ReadOnlyModelAdmin, may
@@ -107,6 +107,12 @@ class ModeForm(ReasonForm):
         help_text=_("Empty: in all queues."),
     )
     field_order = ("mode", "queue", "reason")
+
+    def clean_queue(self) -> str:
+        try:
+            return SetValidation.queue.check(self.cleaned_data["queue"], "queue")
+        except OJSError as refusal:
+            raise forms.ValidationError(refusal.message) from None
 
 
 @dataclass

@@ -31,7 +31,7 @@ from ..models import JobSchema, SchemaMode, SchemaRegistry, Tenant, ValidationMo
 from ..spec.batches import UniformBatch
 from ..spec.fields import refuse
 from ..spec.json_schema import ArgumentsSchema, Mistake, check_schema, compiled
-from ..spec.operator_requests import MOST_VERSIONS
+from ..spec.operator_requests import MOST_VERSIONS, SetValidation
 from ..spec.schema_changes import Change, breaking_changes
 from ..spec.validation import NewJob
 from ..spec.versions import MINORS, VERSION
@@ -291,8 +291,10 @@ def set_mode(mode: str | None, *, type: str = "", queue: str = "") -> None:
         mode: None: no longer one of its own.
 
     Raises:
-        InvalidRequest: there is no such mode.
+        InvalidRequest: there is no such mode, or cannot be such a type or queue.
     """
+    SetValidation.type.check(type, "type")
+    SetValidation.queue.check(queue, "queue")
     if mode is not None and mode not in ValidationMode.values:
         known = ", ".join(ValidationMode.values)
         raise refuse("mode", f"The 'mode' field must be one of {known}, not {mode!r:.64}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,7 @@ from .rate_policy import QueueLimits
 from .retry import InvalidRetryPolicy, Policy, RetryPolicy
 from .unique_policy import Within
 from .validation import (
+    CLASS_PATTERN,
     QUEUE_LENGTH,
     QUEUE_PATTERN,
     TYPE_LENGTH,
@@ -264,9 +266,17 @@ class NewSchema(CompatibleWith, either=("job_type", "type")):
     )
 
 
+def _or_empty(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    return re.compile(f"({pattern.pattern})?")
+
+
+TYPE = Text("Empty: any type.", pattern=_or_empty(CLASS_PATTERN), longest=TYPE_LENGTH)
+QUEUE = Text("Empty: any queue.", pattern=_or_empty(QUEUE_PATTERN), longest=QUEUE_LENGTH)
+
+
 class SetValidation(Reason):
-    type = Text("Empty: any type.", longest=TYPE_LENGTH).default("")
-    queue = Text("Empty: any queue.", longest=QUEUE_LENGTH).default("")
+    type = TYPE.default("")
+    queue = QUEUE.default("")
     mode = Choice(
         words("strict", "warn", "off"),
         "`null`: it has no mode of its own any more.",

@@ -62,11 +62,34 @@ class Setting(Member[dict[str, Any]]):
     def key(self) -> str:
         return self.kept_as or self.name
 
+    @property
+    def removed(self) -> dict[str, Any]:
+        """What null does."""
+        return {self.key: None}
+
     def check(self, value: Any, place: str) -> dict[str, Any]:
         return {self.key: self.rule.check(value, place)}
 
     def rules(self) -> Schema:
         return self.rule.rules()
+
+
+class Parts:
+    """A configuration that is put together from members, of which several may say the same."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.places: dict[str, str] = {}
+
+    def add(self, part: dict[str, Any], place: str) -> None:
+        """
+        Raises:
+            InvalidRequest: an earlier member says something else.
+        """
+        for key, value in part.items():
+            earlier = self.places.setdefault(key, place)
+            if self.config.setdefault(key, value) != value:
+                raise refuse(place, f"'{place}' contradicts '{earlier}'.", other=earlier)
 
 
 class Depth(Setting):
@@ -106,8 +129,12 @@ class BackpressureMembers(Members, closed=True):
 class Backpressure(Setting):
     rule = Object(of=BackpressureMembers)
 
+    @property
+    def removed(self) -> dict[str, Any]:
+        return dict.fromkeys(BOUND)
+
     def check(self, value: Any, place: str) -> dict[str, Any]:
-        config: dict[str, Any] = {}
+        parts = Parts()
         for key, inner in self.rule.check(value, place).items():
             if key == "max_size_bytes" and inner in (0, None):
                 continue
@@ -118,8 +145,8 @@ class Backpressure(Setting):
             if not isinstance(member, Setting):
                 raise refuse(path, f"There is no member '{key}' in '{place}'.")
             if inner is not None:
-                config |= member.check(inner, path)
-        return config
+                parts.add(member.check(inner, path), path)
+        return parts.config
 
 
 class RateLimit(Setting):
@@ -182,6 +209,10 @@ class DeadLetter(Setting):
     """`dead_letter_ttl` and `dead_letter_max_size`, as OJS dead letter §5.3 spells them."""
 
     rule = Object(of=DeadLetterMembers)
+
+    @property
+    def removed(self) -> dict[str, Any]:
+        return dict.fromkeys(("dead_letter_ttl", "dead_letter_max_size"))
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
         whole = self.rule.check(value, place)
@@ -288,10 +319,10 @@ def parse(document: Document) -> dict[str, Any]:
     """Return the configuration in our own spelling; null removes a member.
 
     Raises:
-        InvalidRequest: a member is invalid; `details["field"]` names it.
+        InvalidRequest: a member is invalid, or contradicts another; `details["field"]` names it.
         Unsupported: the documents have this member, but this server does not support it.
     """
-    config: dict[str, Any] = {}
+    parts = Parts()
     for name, value in document.items():
         if name in NOT_SUPPORTED:
             raise Unsupported(f"This server does not support '{name}' for queues.", field=name)
@@ -299,17 +330,8 @@ def parse(document: Document) -> dict[str, Any]:
         if not isinstance(member, Setting):
             known = ", ".join(sorted(QueueConfig.names))
             raise refuse(name, f"There is no queue option '{name}'; there are {known}.")
-        if value is None:
-            config[member.key] = None
-        else:
-            config |= member.check(value, name)
-    if "backpressure" in document and document["backpressure"] is None:
-        config.pop("backpressure", None)
-        config |= dict.fromkeys(("max_depth", "strategy", "warning_threshold"))
-    if "dead_letter" in document and document["dead_letter"] is None:
-        config.pop("dead_letter", None)
-        config |= dict.fromkeys(("dead_letter_ttl", "dead_letter_max_size"))
-    return config
+        parts.add(member.removed if value is None else member.check(value, name), name)
+    return parts.config
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

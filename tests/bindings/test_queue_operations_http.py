@@ -225,6 +225,41 @@ def test_a_configuration_that_cannot_be_kept_is_refused_and_nothing_changes(api,
     assert not Queue.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "place", "other"),
+    [
+        ({"max_size": 6, "backpressure": {"max_depth": 5}}, "backpressure", "max_size"),
+        ({"max_size": 6, "max_depth": 5}, "max_depth", "max_size"),
+        ({"backpressure": {"max_size": 6, "max_depth": 5}}, "backpressure.max_depth", "max_size"),
+        ({"overflow_policy": "reject", "strategy": "block"}, "strategy", "overflow_policy"),
+        ({"backpressure": None, "max_size": 5}, "max_size", "backpressure"),
+        ({"concurrency": 5, "rate_limit": {"concurrency": 6}}, "rate_limit", "concurrency"),
+        (
+            {"dead_letter_ttl": "P1D", "dead_letter": {"retention": {"max_age": "P2D"}}},
+            "dead_letter",
+            "dead_letter_ttl",
+        ),
+    ],
+)
+def test_members_that_contradict_each_other_are_refused(api, config, place, other):
+    error = refusal(put(api, "queues/mail/config", config))
+
+    assert (error["code"], error["details"]["field"]) == ("invalid_request", place)
+    assert other in error["message"]
+    assert not Queue.objects.exists()
+
+
+def test_a_configuration_may_be_sent_back_as_it_is_shown(api):
+    """A bound stands in it in both spellings."""
+    config = {"max_size": 5, "overflow_policy": "block", "dead_letter": {"retention": {}}}
+    put(api, "queues/mail/config", config)
+    shown = api.see("queues/mail/config").json()["config"]
+    assert shown["backpressure"]["max_depth"] == shown["max_size"] == 5
+
+    assert put(api, "queues/mail/config", shown).status_code == 200
+    assert api.see("queues/mail/config").json()["config"] == shown
+
+
 def test_a_member_not_named_stays_and_null_takes_it_away(api):
     put(api, "queues/mail/config", {"max_size": 5, "concurrency": 3})
     put(api, "queues/mail/config", {"retention": {"completed": "PT1H"}})

@@ -128,6 +128,9 @@ def test_validation_is_set_and_schemas_are_deleted_unless_workers_declare_them()
     one, two = JobSchema.objects.order_by("pk")
     client = operator()
 
+    chosen = choose(client, LIST, "set_mode", one)
+    page = answer(client, chosen, mode="strict", queue="A B", reason="r")
+    assert "field must match" in text_of(page) and registry.modes() == {}
     answer(client, choose(client, LIST, "set_mode", one), mode="strict", queue="", reason="r")
     page = answer(client, choose(client, LIST, "remove", one, two), reason="r")
 

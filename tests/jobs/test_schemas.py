@@ -8,6 +8,7 @@ import pytest
 
 import jobs
 from jobs import engine, schemas
+from jobs.engine import schemas as registry
 from jobs.errors import (
     BreakingChange,
     Conflict,
@@ -25,6 +26,7 @@ from jobs.spec.schema_changes import breaking_changes
 from jobs.store import clock
 from tests.database import connection
 from tests.factories import WorkerFactory
+from tests.ojs_client import refusal
 
 TEXT = {"type": "string"}
 ORDER = {
@@ -424,6 +426,17 @@ def test_a_mode_that_is_removed_no_longer_applies_and_an_unknown_one_is_refused(
         jobs.enqueue("a.b", ["x"])
     with pytest.raises(InvalidRequest):
         schemas.set_mode("lenient")
+
+
+@pytest.mark.parametrize("target", [{"queue": "A B"}, {"queue": "Mail"}, {"type": "a b"}], ids=str)
+def test_a_mode_of_what_no_job_can_have_is_refused(db, api, target):
+    path = "/ojs/v1/admin/schema-validation"
+    reply = api.put(path, target | {"mode": "strict"}, content_type="application/json")
+
+    assert refusal(reply)["details"]["field"] in target
+    with pytest.raises(InvalidRequest):
+        schemas.set_mode("strict", **target)
+    assert registry.modes() == {}
 
 
 @registered
