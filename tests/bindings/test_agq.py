@@ -993,6 +993,19 @@ def test_what_is_no_command_gets_one_clear_error_and_the_line_is_closed(served, 
     assert said.count(b"\r\n") == 2
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"*1\r\n$0\r\n\r\n",
+        b"*2\r\n$0\r\n\r\n$5\r\nhello\r\n",
+        b"*2\r\n$0\r\n\r\n$1\r\n\xff\r\n",
+        b'""\r\n',
+    ],
+)
+def test_a_command_without_a_name_is_an_unknown_one(served, said):
+    assert raw(served.port, said + b"PING\r\n") == b"-ERR unknown command ''\r\n+PONG\r\n"
+
+
 def test_strangers_may_not_send_much(guarded):
     data = b"*2\r\n$4\r\nAUTH\r\n$100000\r\n" + b"x" * 100_000 + b"\r\n"
     assert b"invalid bulk length" in raw(guarded.port, data)
@@ -1016,6 +1029,7 @@ def test_random_and_mutated_bytes_neither_crash_nor_hang_it(served, request):
         b"EXEC\r\n",
         b"SCAN 0 MATCH w[^a-c]*\\x?\r\n",
         b"RESET\r\n",
+        b"*2\r\n$0\r\n\r\n$1\r\n\xff\r\n",
     ]
     deadline = time.monotonic() + float(os.environ.get("OJS_FUZZ_SECONDS", "0"))
     count = 0

@@ -85,8 +85,8 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._ends = False
         """The connection is closing: it ends when earlier commands have been answered."""
-        self._deaf = False
-        """The stream cannot be parsed any further."""
+        self._unreadable: ProtocolError | None = None
+        """Why the stream cannot be parsed any further; the client is told so last."""
         self._held = 0
         self._held_as_known = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -96,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._runs_transaction = False
         self._popped: list[Look] = []
         """Jobs that a running transaction has popped, but not yet delivered."""
+        self._registered: set[tuple[str, str]] = set()
+        """The workers that registered on it, by project and id; see `Server.registered`."""
 
     # Called by the event loop
 
@@ -121,10 +123,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         self.server.connections.discard(self)
-        if self.server.registered.get(self.session.identity) is self:
-            del self.server.registered[self.session.identity]
+        self._forget_workers()
         self._count(0)
         self._commands.clear()
+        # What has not ended yet, such as the release of a job, keeps this object for a while.
+        self.parser.clear()
         self._may_write.set()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -132,7 +135,7 @@ class Connection(asyncio.Protocol):
             self.working.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self._ends or self._deaf:
+        if self._ends or self._unreadable:
             return
         if self.session.is_known:
             self.parser.limit = options().MAX_COMMAND
@@ -147,11 +150,11 @@ class Connection(asyncio.Protocol):
             return
         except ProtocolError as problem:
             # Commands parsed before this are still answered.
-            self._deaf = True
-            self._commands.append([b"", str(problem).encode()])
+            self._unreadable = problem
         if len(self._commands) > PIPELINED or self._waiting_bytes > READ:
             self._pause()
-        if self._commands and (self.working is None or self.working.done()):
+        has_work = self._commands or self._unreadable
+        if has_work and (self.working is None or self.working.done()):
             self.working = self.server.loop.create_task(self._work())
 
     def eof_received(self) -> bool:
@@ -178,8 +181,7 @@ class Connection(asyncio.Protocol):
                 self.server.keep(self.server.hub.ring_for(self.session.worker_id))
         elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
             # Otherwise the current command, or the next one, is refused.
-            self._ends = True
-            self._commands.clear()
+            self._end()
             self.transport.write(encode(Revoked(), self.session.resp))
             self.transport.close()
 
@@ -221,8 +223,7 @@ class Connection(asyncio.Protocol):
         address = (self.transport.get_extra_info("peername") or ("an unknown address",))[0]
         if self.server.browsers.is_new(address):
             logger.warning("HTTP from %s at AGQ's port: the connection was closed.", address)
-        self._deaf = self._ends = True
-        self._commands.clear()
+        self._end()
         self.transport.abort()
 
     def _end_stranger(self) -> None:
@@ -247,51 +248,56 @@ class Connection(asyncio.Protocol):
             self._reading = True
             self.transport.resume_reading()
 
+    def _end(self) -> None:
+        """End the connection once the current command is answered; the others are not."""
+        self._ends = True
+        self._unreadable = None
+        self._commands.clear()
+
     async def _work(self) -> None:
-        """Carry out the received commands, in order."""
+        """Carry out the received commands; without this task, nothing would be answered."""
         try:
-            while self._commands and not self.transport.is_closing():
-                command = self._commands.popleft()
-                self._waiting_bytes -= size_of(command)
-                reply = await self._carry_out(command)
-                self.transport.write(reply)
-                if self._is_overdue and not self.session.is_known:
-                    self._ends = True
-                    self._commands.clear()
-                if not self._may_write.is_set():
-                    async with asyncio.timeout(SLOWEST_READER):
-                        await self._may_write.wait()
-                if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
-                    self._resume()
-            self._count(self._unfinished)
-            if self._ends:
-                self.transport.close()
+            await self._carry_out()
         except TimeoutError:
             logger.info("Connection %d reads too slowly and is closed.", self.session.number)
             self.transport.abort()
+        except Exception:
+            logger.exception("Connection %d failed and is closed.", self.session.number)
+            self.transport.abort()
 
-    async def _carry_out(self, command: list[bytes]) -> bytes:
-        name = command[0].decode("latin-1").upper()
-        if not name:  # not RESP: the start of the next command is unknown
-            self._ends = True
-            self._commands.clear()
-            return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
-        return await self._answer(name, command[1:])
+    async def _carry_out(self) -> None:
+        """Carry out the received commands, in order."""
+        while self._commands and not self.transport.is_closing():
+            name, *arguments = command = self._commands.popleft()
+            self._waiting_bytes -= size_of(command)
+            reply = await self._answer(name.decode("latin-1").upper(), arguments)
+            self.transport.write(reply)
+            if self._is_overdue and not self.session.is_known:
+                self._end()
+            if not self._may_write.is_set():
+                async with asyncio.timeout(SLOWEST_READER):
+                    await self._may_write.wait()
+            if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
+                self._resume()
+        if self._unreadable and not self.transport.is_closing():
+            self.transport.write(encode(Failed(f"ERR Protocol error: {self._unreadable}")))
+            self._end()
+        self._count(self._unfinished)
+        if self._ends:
+            self.transport.close()
 
     async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
             reply = await self._reply(name, arguments)
         except Revoked as refusal:
             reply = refusal
-            self._ends = True
-            self._commands.clear()
+            self._end()
         except Failed as refusal:
             reply = refusal
             if str(refusal) == NO_AUTH:
                 self._audit(NotAuthenticated(NO_AUTH), name)
             if self.session.failures >= STRANGERS_FAILURES:
-                self._ends = True
-                self._commands.clear()
+                self._end()
         except OJSError as refusal:
             self._audit(refusal, name)
             reply = commands.explained(refusal)
@@ -329,8 +335,7 @@ class Connection(asyncio.Protocol):
                 self._transaction.give_up()
             raise
         if name == "QUIT":
-            self._ends = True
-            self._commands.clear()
+            self._end()
             return Status("OK")
         if name == "RESET":
             return self._reset()
@@ -350,6 +355,8 @@ class Connection(asyncio.Protocol):
             return await self._verify(arguments)
         if name == "WORKER.REGISTER":
             return await self._register(arguments[0])
+        if name == "WORKER.UNREGISTER":
+            return await self._unregister(arguments[0])
         return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
 
     def _check(self, name: str, arguments: list[bytes]) -> Command | None:
@@ -428,8 +435,7 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> Status:
         """RESET: return to the state of a new connection."""
-        if self.server.registered.get(self.session.identity) is self:
-            del self.server.registered[self.session.identity]
+        self._forget_workers()
         self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
@@ -447,7 +453,25 @@ class Connection(asyncio.Protocol):
         )
         if not self.transport.is_closing():
             self.server.registered[self.session.identity] = self
+            self._registered.add(self.session.identity)
         return reply
+
+    async def _unregister(self, worker_id: bytes) -> Any:
+        project = self.session.project
+        reply = await self.server.in_thread(
+            commands.carry_out, self.session, "WORKER.UNREGISTER", worker_id
+        )
+        self._forget_worker((project, worker_id.decode()))
+        return reply
+
+    def _forget_worker(self, identity: tuple[str, str]) -> None:
+        self._registered.discard(identity)
+        if self.server.registered.get(identity) is self:
+            del self.server.registered[identity]
+
+    def _forget_workers(self) -> None:
+        for identity in list(self._registered):
+            self._forget_worker(identity)
 
     async def _hello(self, arguments: list[bytes]) -> Any:
         """HELLO [2|3 [AUTH <user> <key>] [SETNAME <name>]]"""

@@ -69,6 +69,11 @@ class Parser:
         """Bytes that wait for the rest of their command."""
         return len(self._buffer) + sum(map(len, self._arguments))
 
+    def clear(self) -> None:
+        """Drop what waits for its rest: no more will come."""
+        self._buffer.clear()
+        self._arguments.clear()
+
     def feed(self, data: bytes) -> Iterator[list[bytes]]:
         """Yield the commands that `data` completes.
 
