@@ -397,6 +397,53 @@ def test_a_job_of_another_worker_cannot_be_reported(connect):
     assert state_of(job) == "active"
 
 
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        ({"attempt": 2, "outcome": "succeeded"}, "conflict"),
+        ({"attempt": 2, "outcome": "failed"}, "conflict"),
+        ({"outcome": "succeeded", "data": "x" * 2**21}, "RESULT_TOO_LARGE"),
+    ],
+    ids=["another attempt", "another attempt failed", "too large"],
+)
+def test_a_job_whose_result_is_refused_is_still_the_workers(connect, report, code):
+    job = jobs.enqueue("email.send", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    worker.say(results=[{"job_id": str(job.id)} | report])
+    answer = worker.hear("heartbeat")
+    worker.say()
+    later = worker.hear("heartbeat")
+
+    (refused,) = answer["results"]
+    assert (refused["ok"], refused["error"]["code"]) == (False, code)
+    assert answer["jobs_extended"] == later["jobs_extended"] == [str(job.id)]
+    worker.say(results=[{"job_id": str(job.id), "attempt": 1, "outcome": "failed"}])
+    assert worker.hear("heartbeat")["results"][0]["state"] == "retryable"
+    worker.say()
+    assert worker.hear("heartbeat")["jobs_extended"] == []
+
+
+def test_a_job_that_is_reported_too_late_is_lost_and_named_no_more(connect):
+    job = jobs.enqueue("email.send", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+    Job.objects.update(reserved_until=ago(1))
+    reaper.sweep()
+
+    worker.say(results=[{"job_id": str(job.id), "attempt": 1, "outcome": "succeeded"}])
+    answer = worker.hear("heartbeat")
+    worker.say()
+    later = worker.hear("heartbeat")
+
+    assert answer["results"][0]["error"]["code"] == "conflict"
+    assert (answer["jobs_lost"], later["jobs_lost"]) == ([str(job.id)], [])
+    assert answer["jobs_extended"] == later["jobs_extended"] == []
+
+
 def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
     worker = connect()
     worker.register(wanted=1)

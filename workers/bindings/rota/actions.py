@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from uuid import UUID
 
@@ -193,7 +193,9 @@ class Told:
     """The outcome of a heartbeat message."""
 
     reply: Reply
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[Outcome]
+    settled: set[str]
+    """The jobs that were settled. One whose result was refused may still be the worker's."""
 
 
 def hear(
@@ -213,7 +215,7 @@ def hear(
     for result in message.results:
         result.worker_id = registration.name
     outcomes = _settle(message.results, registration.project)
-    settled = {str(outcome.job_id) for outcome in outcomes}
+    settled = {str(outcome.job_id) for outcome in outcomes if outcome.error is None}
     # Before the heartbeat: after it, a directive counts as delivered to a worker without states.
     reports_state = registration.reports_state or message.state is not None
     if reports_state != registration.reports_state:
@@ -235,7 +237,7 @@ def hear(
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
         directory.keep_stats(registration.name, message.stats, partial=True)
-    return Told(reply, outcomes)
+    return Told(reply, outcomes, settled)
 
 
 def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outcome]:

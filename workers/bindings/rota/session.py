@@ -184,9 +184,8 @@ class Session:
         )
         if registration.name != self._name and self._give_place_up():
             self._take_place()
-        settled = {str(outcome.job_id) for outcome in handled.outcomes}
         self._in_hand |= set(handled.reply.jobs_extended)
-        self._in_hand -= settled | set(handled.reply.jobs_lost)
+        self._in_hand -= handled.settled | set(handled.reply.jobs_lost)
         await self._send(messages.answer(handled.reply, handled.outcomes, **more))
         if message.wanted is not None:
             self._want(message.wanted, message.received)
