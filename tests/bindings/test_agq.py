@@ -312,6 +312,45 @@ def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        {"status": "running"},
+        {"status": "completed"},
+        {"status": "failed"},
+        {"progress_percent": 5},
+    ],
+    ids=lambda said: said.get("status", "progress"),
+)
+def test_a_worker_cannot_update_its_job_in_the_name_of_another(connect, worker, said):
+    job = push()
+    worker.pull()
+    connect().register("worker-002")
+
+    said |= {"worker_id": "worker-002"}
+    refusal = worker.refused("JOB.UPDATE", str(job.pk), json.dumps(said))
+
+    assert refusal == "Worker worker-002 cannot update job claimed by worker-001"
+    job.refresh_from_db()
+    assert job.state == State.ACTIVE
+    assert engine.progress_of(job.pk).value is None
+    assert worker.update(str(job.pk), status="completed", worker_id="worker-001") == "OK"
+    assert worker.refused("JOB.UPDATE", str(job.pk), json.dumps(said)) == (
+        "Worker worker-002 cannot update job that is completed"
+    )
+
+
+def test_a_result_that_is_too_large_is_refused_for_that_reason(worker):
+    job = push()
+    worker.pull()
+
+    said = json.dumps({"status": "completed", "result": "x" * 2**21})
+    refusal = worker.refused("JOB.UPDATE", str(job.pk), said)
+
+    assert refusal == "RESULT_TOO_LARGE: The result may have at most 1048576 bytes of JSON."
+    assert worker.update(str(job.pk), status="completed", result="elsewhere") == "OK"
+
+
+@pytest.mark.parametrize(
     ("said", "answer"),
     [
         ('{"status": "done"}', "Invalid status: done"),

@@ -9,8 +9,8 @@ from typing import Any
 
 from jobs import engine
 from jobs.access import Command, find, projects
-from jobs.engine import ClaimedJob
-from jobs.errors import JobNotFound, OJSError
+from jobs.engine import ClaimedJob, Outcome
+from jobs.errors import Conflict, JobNotFound, OJSError, ResultTooLarge
 from jobs.spec import reserved
 from jobs.spec.batches import new_jobs
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
@@ -160,23 +160,21 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     changes = documents.read(document, "update")
     job_id = documents.job_id(job)
     if changes.get("worker_id") is not None:
-        named = valid_worker_id(documents.Update.worker_id.read(changes) or "")
-        stored = session.speak_for(named)
-        # A connection that acts for one worker cannot use another's id (§7.4).
-        if session.worker_id not in ("", named):
-            stored = session.worker()
+        worker_id = valid_worker_id(documents.Update.worker_id.read(changes) or "")
+        stored = session.speak_for(worker_id)
     else:
-        stored = session.worker()
+        stored, worker_id = session.worker(), session.worker_id
     projects.require(job_id, session.project)
+    # A connection that acts for one worker cannot use another's id (§7.4).
+    if session.worker_id not in ("", worker_id):
+        raise _refusal(session, job_id, worker_id, session.worker_id)
     match changes.get("status"):
         case "completed":
             completion = documents.completion(job_id, stored, changes)
-            (outcome,) = protocol.ack([completion], discover=False)
-            done = outcome.error is None
+            done = _is_done(*protocol.ack([completion], discover=False))
         case "failed":
             failure = documents.failure(job_id, stored, changes)
-            (outcome,) = protocol.fail([failure], discover=False)
-            done = outcome.error is None
+            done = _is_done(*protocol.fail([failure], discover=False))
         case "running":
             done = directory.extend(job_id, stored)
             share = documents.progress(changes)
@@ -191,19 +189,37 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
         case other:
             raise Failed(f"ERR Invalid status: {str(other)[:40]}")
     if not done:
-        raise _refusal(session, job_id, stored)
+        raise _refusal(session, job_id, worker_id)
     return OK
 
 
-def _refusal(session: Session, job_id: Any, stored: str) -> Failed:
-    worker_id = directory.id_of(stored, session.speaker)
+def _is_done(outcome: Outcome) -> bool:
+    """Whether a job was settled; False if the worker does not hold it.
+
+    Raises:
+        OJSError: it was refused for another reason.
+    """
+    if outcome.error is None:
+        return True
+    if isinstance(outcome.error, JobNotFound | Conflict):
+        return False
+    raise outcome.error
+
+
+def _refusal(session: Session, job_id: Any, *worker_ids: str) -> Failed:
+    """
+    Args:
+        worker_ids: the workers in whose name it was said, one of which does not hold the job.
+    """
     job = directory.job(job_id)
     if job is None:
         return Failed(f"ERR Job not found: {job_id}")
-    if job.state == "active":
-        holder = directory.id_of(job.reserved_by, session.speaker) or "a worker without a name"
-        return Failed(f"ERR Worker {worker_id} cannot update job claimed by {holder}")
-    return Failed(f"ERR Worker {worker_id} cannot update job that is {job.state}")
+    if job.state != "active":
+        return Failed(f"ERR Worker {worker_ids[0]} cannot update job that is {job.state}")
+    holder = directory.id_of(job.reserved_by, session.speaker)
+    other = next((name for name in worker_ids if name != holder), worker_ids[0])
+    named = holder or "a worker without a name"
+    return Failed(f"ERR Worker {other} cannot update job claimed by {named}")
 
 
 def push(session: Session, key: bytes, *plans: bytes) -> int:
@@ -356,4 +372,6 @@ def explained(problem: OJSError) -> Failed:
         return Failed("ERR Worker ID already registered")
     if problem.code == "permission_denied":
         return Failed(f"NOPERM {problem.message}")
+    if isinstance(problem, ResultTooLarge):
+        return Failed(f"ERR {problem.code}: {problem.message}")
     return Failed(f"ERR {problem.message}")
