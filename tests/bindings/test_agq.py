@@ -276,6 +276,27 @@ def test_a_job_is_pulled_reported_on_and_completed(worker):
     assert done.result == {"task_results": [1, 2]}
 
 
+@pytest.mark.parametrize("more", [{}, {"type": "report.make"}, {"type": "agq.plan"}], ids=str)
+@pytest.mark.parametrize("inputs", [{"inputs": {"a": 1}}, {}], ids=str)
+def test_a_plan_is_pulled_as_it_was_pushed(worker, more, inputs):
+    document = {"plan": ["sort"], "meta": {"by": "ada"}, "capabilities": ["jq"]}
+    worker.redis.lpush("queue:ready", json.dumps(document | inputs | more))
+
+    job = worker.pull()
+
+    assert (job["plan"], job["inputs"]) == (["sort"], inputs.get("inputs", {}))
+    assert job["type"] == more.get("type", "agq.plan")
+    assert job["meta"].items() >= {"by": "ada", "capabilities": ["jq"]}.items()
+
+
+def test_a_job_that_is_no_plan_has_its_type_and_args_as_plan_and_inputs(worker):
+    push(type="report.make", args=[["sort"], {"a": 1}])
+
+    job = worker.pull()
+
+    assert (job["plan"], job["inputs"]) == ("report.make", [["sort"], {"a": 1}])
+
+
 def test_a_failed_job_follows_its_retry_policy(worker):
     job = push(retry={"max_attempts": 2})
     worker.pull()

@@ -31,7 +31,7 @@ from .resp import Failed
 from .session import valid_worker_id
 
 PLAN = "agq.plan"
-"""Type of a pushed job whose plan does not name one."""
+"""Type of a pushed job whose plan does not name one; else the member of `meta` that marks it."""
 MOST_CAPABILITIES = 1_000
 Document = dict[str, Any]
 
@@ -141,7 +141,7 @@ def pulled(job: ClaimedJob, project: str) -> bytes:
         project: the project of the worker's key.
     """
     document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
-    if job.type == PLAN:
+    if job.type == PLAN or orjson.loads(dumps(job.meta)).get(PLAN) is True:
         args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
@@ -162,6 +162,8 @@ def pushed(queue: str, document: Document) -> Document:
     request.pop("options", None)
     if document.get("job_id") is not None:
         request["id"] = document["job_id"]
+    if request["type"] != PLAN:
+        request["meta"] = request["meta"] | {PLAN: True}
     if (needs := Push.capabilities.read(document)) is not None:
         request["meta"] = request["meta"] | {"capabilities": needs}
     return request
