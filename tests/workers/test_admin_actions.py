@@ -144,6 +144,46 @@ def test_the_message_says_how_many_will_hear_it_and_when():
     ]
 
 
+@pytest.mark.parametrize(
+    ("action", "told", "enforced"),
+    [
+        ("quiet", "will hear “quiet” at its next heartbeat", "given no more jobs."),
+        (
+            "terminate",
+            "will hear “terminate” at its next heartbeat",
+            "given no more jobs and cannot be asked to stop: stop their processes.",
+        ),
+        ("resume", "is given jobs again, from its next heartbeat on", "given jobs again."),
+    ],
+)
+def test_who_cannot_be_told_is_not_said_to_hear_it(action, told, enforced):
+    ops = operator()
+    before = {"directive": "quiet"} if action == "resume" else {}
+
+    def workers(*protocols):
+        return [WorkerFactory(protocol=name, **before) for name in protocols]
+
+    alone = confirm(ops, WORKER, action, *workers("agq", "flare"))
+    mixed = confirm(ops, WORKER, action, *workers("agq", "rota", "flare"))
+
+    assert messages(alone) == [f"2 workers are {enforced}"]
+    assert messages(mixed) == [f"1 worker {told}. 2 workers are {enforced}"]
+
+
+@pytest.mark.parametrize("action", ["terminate", "drain"])
+def test_the_confirmation_says_who_cannot_be_asked_to_stop(action):
+    ops = operator()
+    agq, flare, ojs = [WorkerFactory(protocol=name) for name in ("agq", "flare", "ojs")]
+
+    def content(*workers):
+        return choose(ops, WORKER, action, *workers).content.decode()
+
+    assert "cannot be asked to stop" not in content(ojs)
+    assert "1 of them cannot be asked to stop" in content(ojs, agq)
+    assert "2 of them cannot be asked to stop" in content(flare, agq)
+    assert "stop their processes" in content(flare, agq)
+
+
 def test_nothing_leads_back_from_terminate():
     ops, worker = operator(), WorkerFactory()
     confirm(ops, WORKER, "terminate", worker)

@@ -13,6 +13,7 @@ from jobs.conf import protocol_of
 from jobs.models import JobSpec
 from jobs.spec.versions import Versions
 
+from ..fleet.orders import can_hear
 from ..lifecycle import WorkerState
 from ..models import Worker
 from . import matrix
@@ -58,7 +59,7 @@ class AbilityFields:
 
     @admin.display(description=_("hears of quiet"))
     def hears(self, worker: Worker) -> str:
-        if not protocol_of(worker.protocol).can_hear(WorkerState.QUIET):
+        if not can_hear(worker, WorkerState.QUIET):
             return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
         return gettext("at its next heartbeat")
 

@@ -45,6 +45,12 @@ def consequences(workers: Sequence[Any]) -> dict[str, Any]:
     return jobs_in_hand(workers) | {"unserved": unserved}
 
 
+def before_they_stop(workers: Sequence[Any]) -> dict[str, Any]:
+    """As `consequences`, and how many of the workers cannot be asked to stop."""
+    unasked = sum(not fleet.can_hear(worker, WorkerState.TERMINATE) for worker in workers)
+    return consequences(workers) | {"unasked": unasked}
+
+
 def about_to_be_drained(workers: Sequence[Any]) -> dict[str, Any]:
     """The jobs held, and how many of the workers a drain will quiet again."""
     waiting = OperationStep.objects.filter(
@@ -91,11 +97,45 @@ def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: Work
         reason=answer.reason,
         selection=answer.selection,
     )
-    text = _sentence(directive, len(given.heard))
+    heard = set(given.heard)
+    can_hear = [fleet.can_hear(one, directive) for one in answer.objects if one.pk in heard]
+    text = _sentences(directive, can_hear.count(True), can_hear.count(False))
     return _tell(model_admin, request, text, given, len(answer.objects))
 
 
-def _sentence(directive: WorkerState, count: int) -> str:
+def _sentences(directive: WorkerState, hear: int, cannot: int) -> str:
+    """What happens to the workers that hear of their order, and to those that cannot."""
+    if not cannot:
+        return _heard(directive, hear)
+    enforced = _enforced(directive, cannot)
+    return f"{_heard(directive, hear)} {enforced}" if hear else enforced
+
+
+def _enforced(directive: WorkerState, count: int) -> str:
+    """What happens to workers whose protocol has no word for the directive."""
+    if directive == WorkerState.RUNNING:
+        text = ngettext(
+            "%(count)d worker is given jobs again.",
+            "%(count)d workers are given jobs again.",
+            count,
+        )
+    elif directive == WorkerState.QUIET:
+        text = ngettext(
+            "%(count)d worker is given no more jobs.",
+            "%(count)d workers are given no more jobs.",
+            count,
+        )
+    else:
+        text = ngettext(
+            "%(count)d worker is given no more jobs and cannot be asked to stop: stop its process.",
+            "%(count)d workers are given no more jobs and cannot be asked to stop: stop their "
+            "processes.",
+            count,
+        )
+    return text % {"count": count}
+
+
+def _heard(directive: WorkerState, count: int) -> str:
     if directive == WorkerState.RUNNING:
         return ngettext(
             "%(count)d worker is given jobs again, from its next heartbeat on.",
@@ -176,13 +216,13 @@ QUESTIONS = {
         action="terminate",
         title=_("Terminate workers"),
         consequence=_(
-            "From now on these workers are given no more jobs. They have their grace period to "
-            "finish the jobs in their hands, and then stop; what is not finished is recovered and "
-            "tried again. There is no way back."
+            "From now on these workers are given no more jobs. Those that can be asked to stop "
+            "have their grace period to finish the jobs in their hands, and then stop; what is not "
+            "finished is recovered and tried again. There is no way back."
         ),
         button=_("Terminate these workers"),
         is_destructive=True,
-        details=consequences,
+        details=before_they_stop,
     ),
     WorkerState.RUNNING: about_live_workers(
         action="resume",

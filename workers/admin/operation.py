@@ -25,7 +25,7 @@ from ..fleet.condition import in_hand
 from ..fleet.orders import capacity, serving
 from ..fleet.rolling import FLOOR, REPLACEMENTS
 from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
-from .actions import about_live_workers, consequences
+from .actions import about_live_workers, before_they_stop
 
 EVERY = 2
 SHOWN = 1000
@@ -104,7 +104,7 @@ DRAIN = about_live_workers(
     button=_("Start to drain"),
     is_destructive=True,
     form_class=DrainForm,
-    details=consequences,
+    details=before_they_stop,
 )
 
 

@@ -205,8 +205,7 @@ def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetim
     if worker.last_heartbeat_at < directive.asked_at:
         return Answer.WAITING, None
     if not reports_its_state(worker):
-        is_relayed = protocol_of(worker.protocol).can_hear(directive.state)
-        answer = Answer.RELAYED if is_relayed else Answer.ENFORCED
+        answer = Answer.RELAYED if can_hear(worker, directive.state) else Answer.ENFORCED
     elif _is_in(worker, directive.state):
         answer = Answer.REPORTED
     else:
@@ -218,6 +217,14 @@ def reports_its_state(worker: Worker) -> bool:
     """Whether the worker reports its state, so that its answer can be awaited."""
     reports = protocol_of(worker.protocol).reports
     return reports == Reports.ALWAYS or (reports == Reports.OPTIONALLY and worker.reports_state)
+
+
+def can_hear(worker: Worker, state: str) -> bool:
+    """Whether the worker can be asked to enter `state`.
+
+    If not, the order is enforced at fetch, and its process does not stop by itself.
+    """
+    return protocol_of(worker.protocol).can_hear(state)
 
 
 def _is_in(worker: Worker, state: str) -> bool:
