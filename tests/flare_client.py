@@ -71,6 +71,7 @@ class FlareClient(Client):
 def refusal(reply: Any) -> tuple[int, str]:
     """Return the status and the code of a refused request."""
     error = reply.json()["error"]
+    assert error.keys() == {"code", "message", "retryable", "details", "request_id"}
     assert isinstance(error["message"], str) and error["message"]
     assert reply.headers["Content-Type"] == "application/json"
     return reply.status_code, error["code"]

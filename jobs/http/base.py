@@ -249,7 +249,7 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
     method, path = request.method or "", request.path
     if isinstance(problem, MethodNotAllowed):
         allowed = ", ".join(view.allowed_methods)
-        return sent(errors.method_not_allowed(method, allowed, view.request_id))
+        return sent(errors.method_not_allowed(method, allowed, view.request_id, view.refuse))
     errors.note_refusal(
         problem,
         # Only if it is known already: authenticating again would only fail again.
@@ -279,10 +279,16 @@ def dress(headers: Headers, status: int, request_id: str, *, has_version: bool =
         headers["Retry-After"] = "5"
 
 
-def refused(meta: Meta, problem: OJSError, *, has_version: bool = True) -> HttpResponse:
+def refused(
+    meta: Meta,
+    problem: OJSError,
+    *,
+    refuse: errors.Refuse = errors.refusal,
+    has_version: bool = True,
+) -> HttpResponse:
     """A refusal from outside a viewset: from a middleware, or for an unknown path."""
     request_id = request_id_of(meta)
-    found = errors.refusal(problem, request_id)
+    found = refuse(problem, request_id)
     response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)
     dress(response.headers, found.status, request_id, has_version=has_version)
     response["Content-Type"] = dialects.media_type(meta)

@@ -114,19 +114,9 @@ def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> di
     return error
 
 
-def refusal(
-    problem: OJSError,
-    request_id: str,
-    *,
-    status: int | None = None,
-    retryable: bool | None = None,
-) -> VerbResponse:
+def refusal(problem: OJSError, request_id: str, *, status: int | None = None) -> VerbResponse:
     """The response to a refused request: the document and the headers that belong to it."""
-    document = error_document(
-        problem,
-        request_id,
-        retryable=problem.retryable if retryable is None else retryable,
-    )
+    document = error_document(problem, request_id, retryable=problem.retryable)
     response = VerbResponse({"error": document}, status or status_of(problem))
     if isinstance(problem, QueueFull):
         response["Retry-After"] = str(problem.RETRY_AFTER)
@@ -158,16 +148,18 @@ def answer_to(problem: Exception, request_id: str, path: str, refuse: Refuse) ->
     if isinstance(problem, OJSError):
         return refuse(problem, request_id)
     if isinstance(problem, Http404):
-        return refusal(unknown_path(path), request_id)
+        return refuse(unknown_path(path), request_id)
     trouble = explain(problem)
     if isinstance(trouble, DatabaseUnavailable):
         logger.error("%s %s", trouble, str(problem).strip())
-        return refusal(trouble, request_id)
+        return refuse(trouble, request_id)
     if trouble is not None:
         logger.error("Database error", exc_info=problem)
-        return refusal(trouble, request_id)
+        return refuse(trouble, request_id)
     logger.error("Unhandled error", exc_info=problem)
-    return refusal(OJSError("Internal server error."), request_id, status=500, retryable=True)
+    bug = OJSError("Internal server error.")
+    bug.retryable = True
+    return refuse(bug, request_id)
 
 
 def unknown_path(path: str) -> NotFound:
@@ -179,9 +171,10 @@ def unknown_path(path: str) -> NotFound:
     )
 
 
-def method_not_allowed(method: str, allowed: str, request_id: str) -> VerbResponse:
+def method_not_allowed(method: str, allowed: str, request_id: str, refuse: Refuse) -> VerbResponse:
     problem = InvalidRequest(f"{method} is not allowed here; allowed: {allowed}.", method=method)
-    response = refusal(problem, request_id, status=405)
+    response = refuse(problem, request_id)
+    response.status = 405
     response["Allow"] = allowed
     return response
 

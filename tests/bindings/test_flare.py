@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from jobs import engine
@@ -15,6 +17,7 @@ from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from jobs.spec.schedules import read_schedule, upcoming
 from jobs.spec.timestamps import parse_timestamp
+from tests.database import connection
 from tests.factories import ago
 from tests.flare_client import WORKER, FlareClient, refusal
 from tests.ojs_client import OJSClient
@@ -74,7 +77,22 @@ def test_the_manifest_says_where_it_is(flare, settings):
 
 def test_a_path_that_is_no_endpoint_is_answered_in_its_form(flare):
     assert refusal(flare.send("workers/sing", {})) == (404, "not_found")
-    assert refusal(flare.get("/flare/v1/workers/poll")) == (405, "invalid_request")
+    assert refusal(flare.get("/flare/v1/nowhere")) == (404, "not_found")
+    reply = flare.get("/flare/v1/workers/poll")
+    assert (refusal(reply), reply.headers["Allow"]) == ((405, "invalid_request"), "POST")
+
+
+@pytest.mark.parametrize(("problem", "status"), [(OperationalError, 503), (RuntimeError, 500)])
+@pytest.mark.parametrize("asks", [FlareClient.poll_reply, FlareClient.register])
+def test_trouble_is_answered_in_its_form(flare, asks, problem, status):
+    def fail(*arguments):
+        raise problem
+
+    with connection.execute_wrapper(fail):
+        reply = asks(flare)
+
+    assert refusal(reply) == (status, "backend_error")
+    assert reply.json()["error"]["retryable"] is True
 
 
 @pytest.mark.parametrize("path", ["register", "poll", "ack", "heartbeat"])
@@ -566,6 +584,57 @@ def test_a_refusal_calls_the_job_what_the_worker_calls_it(flare, job):
         error = reply.json()["error"]
         assert error["details"][name] == job_id
         assert f"'{job_id}'" in error["message"]
+
+
+def discarded_to(on_exhaustion):
+    def end(flare):
+        OJSClient().pushed(retry={"max_attempts": 1, "on_exhaustion": on_exhaustion})
+        (job,) = flare.poll()
+        flare.fail(job["id"])
+        return job["id"]
+
+    return end
+
+
+def polled_and(outcome):
+    def end(flare):
+        job_id = flare.enqueued()
+        flare.poll()
+        getattr(flare, outcome)(job_id)
+        return job_id
+
+    return end
+
+
+WAYS = {
+    "dead_letter": discarded_to("dead_letter"),
+    "failed": discarded_to("discard"),
+    "succeeded": polled_and("ack"),
+    "retrying": polled_and("fail"),
+    "cancelled": polled_and("cancel"),
+    "pending": lambda flare: flare.enqueued(),
+    "scheduled": lambda flare: flare.enqueued(scheduled_at="2100-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("status", WAYS)
+def test_a_refusal_calls_the_status_of_the_job_what_the_job_calls_it(flare, status):
+    job_id = WAYS[status](flare)
+    assert flare.job(job_id)["status"] == status
+
+    refusals = [flare.ack(job_id), flare.fail(job_id)]
+    if status != "cancelled":
+        refusals.append(flare.beat(job_id))
+    if status in ("dead_letter", "failed", "succeeded"):
+        refusals.append(flare.cancel(job_id))
+    for reply in refusals:
+        assert refusal(reply) == LOST
+        error = reply.json()["error"]
+        assert error["details"]["current_state"] == status
+        assert error["details"].get("expected_state", "processing") == "processing"
+        assert f"'{status}'" in error["message"]
+        named = set(re.findall(r"'(\w+)'", error["message"]))
+        assert named <= {status, "processing", job_id}
 
 
 # Heartbeat

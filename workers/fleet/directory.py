@@ -143,7 +143,7 @@ def keep_reports_state(worker_id: str, reports_state: bool) -> None:
 
 def job(job_id: UUID, caller: Caller | None = None) -> Any | None:
     """A job's state, holder, end of reservation and result; None if there is no such job."""
-    columns = ("state", "reserved_by", "reserved_until", "result")
+    columns = ("state", "dead_letter", "reserved_by", "reserved_until", "result")
     return own_reservations(Job.objects.only(*columns).filter(pk=job_id), caller).first()
 
 

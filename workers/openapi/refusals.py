@@ -124,7 +124,11 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
         breaking_changes=["Required field 'currency' was added"],
     ),
     CheckpointTooLarge: CheckpointTooLarge("A checkpoint may have at most 1048576 bytes."),
-    Conflict: Conflict("Cannot cancel job in terminal state 'completed'.", job_id=JOB_ID),
+    Conflict: Conflict(
+        "Cannot cancel job in terminal state 'completed'.",
+        job_id=JOB_ID,
+        current_state="completed",
+    ),
     DatabaseUnavailable: DatabaseUnavailable("The database is unreachable."),
     DuplicateJob: DuplicateJob(f"Job '{JOB_ID}' exists already.", job_id=JOB_ID),
     ExtensionNotSupported: ExtensionNotSupported(

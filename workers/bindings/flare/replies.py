@@ -66,9 +66,13 @@ def acknowledged(outcome: Outcome, children: int | None) -> dict[str, Any]:
 
 
 def status(job: Any) -> str:
-    if job.state == State.DISCARDED and getattr(job, "dead_letter", False):
+    return status_in(State(job.state), dead_letter=getattr(job, "dead_letter", False))
+
+
+def status_in(state: State, *, dead_letter: bool) -> str:
+    if state == State.DISCARDED and dead_letter:
         return DEAD_LETTER
-    return STATUS[State(job.state)]
+    return STATUS[state]
 
 
 def job(job: Any, *, progress: float | None = None, error: Any = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -25,8 +26,10 @@ from jobs.http.renderers import PlainJSONRenderer
 from jobs.http.request import Request
 from jobs.http.verbs import VerbResponse
 from jobs.spec.identifiers import parse_uuid
+from jobs.spec.lifecycle import State
 from workers import protocol
 from workers.access import admission
+from workers.fleet import directory
 
 from . import PROTOCOL, ids, replies, requests, verbs
 
@@ -50,18 +53,32 @@ def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int
     document = errors.error_document(problem, identifier, retryable=retryable) | {"code": code}
     for name in ("docs_url", "doc_url", "type", "hint"):
         document.pop(name, None)
-    return status, _in_flare_ids(document)
+    return status, _in_flare_words(document)
 
 
-def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """Use the worker's id of the job that an error is about, so that its log agrees."""
+def _in_flare_words(document: dict[str, Any]) -> dict[str, Any]:
+    """Use Flare's id of the job that an error is about, and its words for the job's states."""
     details = dict(document.get("details") or {})
+    words: dict[str, str] = {}
     for name in ("job_id", "resource_id"):
         job_id = parse_uuid(str(details.get(name, "")))
         if job_id is not None:
-            known, details[name] = details[name], ids.write(job_id)
-            document["message"] = document["message"].replace(known, details[name])
-    return document | {"details": details}
+            words[details[name]] = ids.write(job_id)
+    for name in ("current_state", "expected_state"):
+        if details.get(name) in State:
+            words[details[name]] = _status(State(details[name]), details.get("job_id"))
+    details = {name: words.get(str(value), value) for name, value in details.items()}
+    message = re.sub(
+        r"'([^']+)'", lambda quoted: f"'{words.get(quoted[1], quoted[1])}'", document["message"]
+    )
+    return document | {"details": details, "message": message}
+
+
+def _status(state: State, job_id: Any) -> str:
+    """The status of a job in this state."""
+    parsed = parse_uuid(str(job_id)) if state == State.DISCARDED else None
+    job = directory.job(parsed) if parsed else None
+    return replies.status_in(state, dead_letter=bool(job and job.dead_letter))
 
 
 class FlareAuthentication(ApiKeyAuthentication):
@@ -151,6 +168,6 @@ class JobViewSet(FlareViewSet):
 def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """The 404 of every other path under /flare."""
     problem = errors.unknown_path(request.path)
-    response = base.refused(request.META, problem, has_version=False)
+    response = base.refused(request.META, problem, refuse=FlareViewSet.refuse, has_version=False)
     response["Content-Type"] = PlainJSONRenderer.media_type
     return response
