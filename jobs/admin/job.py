@@ -167,10 +167,10 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
 
 
 def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
-    """Delete those of the confirmed jobs that are still discarded."""
+    """Delete those of the confirmed jobs that are still discarded, and may be deleted."""
 
     def run(ids: list[Any]) -> list[Any]:
-        free = Job.objects.filter(pk__in=ids).unprotected()
+        free = engine.deletable(Job.objects.filter(pk__in=ids))
         chosen = discarded(list(free.values_list("pk", flat=True)))
         engine.delete_dead(chosen)
         return chosen
@@ -269,7 +269,10 @@ RUN_NOW = about_jobs(
 DISCARD = about_jobs(
     action="discard",
     title=_("Discard dead letter jobs"),
-    consequence=_("These jobs and their errors are deleted. There is no way back."),
+    consequence=_(
+        "These jobs and their errors are deleted, except those of workflows that have not ended. "
+        "There is no way back."
+    ),
     button=_("Delete these jobs"),
     is_destructive=True,
     states=STATES["discard"],

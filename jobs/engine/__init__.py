@@ -61,7 +61,14 @@ from .outcomes import Outcome
 from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
-from .retention import in_one_pass, prune_events, prune_jobs, prune_results, prune_workflows
+from .retention import (
+    deletable,
+    in_one_pass,
+    prune_events,
+    prune_jobs,
+    prune_results,
+    prune_workflows,
+)
 from .settle import complete, is_too_large, too_large
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, discard_overdrawn, promote_due, time_out
@@ -98,6 +105,7 @@ __all__ = [
     "clear_checkpoint",
     "complete",
     "create_workflow",
+    "deletable",
     "delete_cron",
     "delete_dead",
     "discard_expired",

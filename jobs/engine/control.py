@@ -27,7 +27,7 @@ from . import queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
-from .retention import erase
+from .retention import deletable, erase
 
 REPLAYS = "ojs.replay_count"
 """Member of `meta` that says how often a job was taken out of the dead letter."""
@@ -250,20 +250,26 @@ def delete_dead(job_ids: Collection[UUID]) -> int:
     """Permanently delete discarded jobs; return how many (OJS HTTP §12.3).
 
     Raises:
-        Conflict: a row of the site's own keeps each of them.
+        Conflict: none may be deleted yet (see `deletable`).
     """
     with atomic():
         dead = Job.objects.filter(Among("pk", job_ids), state=State.DISCARDED)
-        free = dead.unprotected().select_for_update().order_by("pk")
+        free = deletable(dead).select_for_update().order_by("pk")
         ids = list(free.values_list("pk", flat=True))
-        if not ids and (kept := dead.protected().first()):
+        if not ids and (kept := dead.select_related("workflow").first()):
             raise Conflict(
-                f"Job '{kept.pk}' cannot be deleted: a row of this site refers to it, with a key"
-                " that protects it.",
-                job_id=str(kept.pk),
+                f"Job '{kept.pk}' cannot be deleted: {_why_kept(kept)}.", job_id=str(kept.pk)
             )
         erase(ids)
         return len(ids)
+
+
+def _why_kept(job: Job) -> str:
+    if Job.objects.filter(pk=job.pk).protected().exists():
+        return "a row of this site refers to it, with a key that protects it"
+    if job.workflow is not None:
+        return f"the workflow '{job.workflow.root_id}' has not ended, and needs its outcome"
+    return "other jobs wait for its outcome"
 
 
 def not_dead(job_id: object) -> NotFound:

@@ -185,23 +185,31 @@ def prune_jobs() -> int:
     return _prune_dead()
 
 
-def unattached(jobs: JobQuerySet) -> JobQuerySet:
-    """Return the jobs that may be deleted alone.
+def deletable(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the finished jobs that nothing asks for any more."""
+    return jobs.unprotected().exclude(is_asked_for())
 
-    Jobs of workflows are deleted with their workflow; results are kept for jobs still waiting.
-    """
-    return jobs.unprotected().filter(workflow__isnull=True).exclude(_awaited())
+
+def unattached(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the deletable jobs of no workflow: those of one are deleted with it."""
+    return deletable(jobs.filter(workflow__isnull=True))
 
 
 def attached(jobs: JobQuerySet) -> JobQuerySet:
     """Return the others."""
-    return jobs.filter(Q(workflow__isnull=False) | _awaited()) | jobs.protected()
+    return jobs.filter(Q(workflow__isnull=False) | is_asked_for()) | jobs.protected()
 
 
-def _awaited() -> Q:
-    waiting = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
-    # In this order, for SQLite: most jobs are not followed.
-    return Q(followed=True) & Q(Exists(waiting))
+def is_asked_for() -> Q:
+    """Whether a workflow or a waiting job has yet to see how a job of the outer query ended.
+
+    Without the job, a workflow would count its failure as a success (OJS workflows §6.4).
+    """
+    # Of the outermost workflow: those inside it that have ended are part of its outcome.
+    roots = Workflow.objects.filter(pk=OuterRef("root_id"), finished_at__isnull=True)
+    running = Workflow.objects.filter(Exists(roots), pk=OuterRef("workflow"))
+    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    return Q(followed=True) & (Exists(running) | Exists(awaited))
 
 
 def _own_retention(state: State) -> dict[timedelta, list[str]]:
@@ -285,7 +293,7 @@ def forget_looks() -> None:
 def _prune_dead() -> int:
     """Delete one batch of the dead letter: first what is too old, then what is too much (OJS dead
     letter §8.1). Queues may have limits of their own (§5.3)."""
-    dead = Job.objects.dead().filter(workflow__isnull=True).unprotected()
+    dead = unattached(Job.objects.dead())
     limited = Q(config__has_key="dead_letter_ttl") | Q(config__has_key="dead_letter_max_size")
     ages: dict[str, timedelta] = {}
     sizes: dict[str, int] = {}
@@ -361,14 +369,12 @@ def prune_results() -> int:
 
     Results that a workflow may still pass on stay until the workflow has ended (§9.1).
     """
-    roots = Workflow.objects.filter(pk=OuterRef("workflow__root_id"), finished_at__isnull=True)
-    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
     over = Job.objects.filter(
         result_ttl__isnull=False,
         result_pruned=False,
         finished_at__isnull=False,
         finished_at__lte=Now() - F("result_ttl"),
-    ).exclude(Q(followed=True) & (Exists(roots) | Exists(awaited)))
+    ).exclude(is_asked_for())
     ids = _batch(over, "finished_at", "results").ids
     with atomic():
         # Locked in the order of ids, as every batch does.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from jobs import engine
@@ -469,6 +471,52 @@ def test_a_large_group_is_made_and_finished_in_sets(api, django_assert_max_num_q
         engine.complete([engine.Completion(job_id) for job_id in ids])
 
     assert Workflow.objects.get(pk=group["id"]).state == "completed"
+
+
+def purge(api, path):
+    return api.delete(f"/ojs/v1/{path}", data=b'{"confirm": true}', content_type="application/json")
+
+
+@pytest.mark.parametrize("path", ["dead-letter", "admin/dead-letter"])
+def test_a_failure_is_not_forgotten_when_its_job_is_deleted_from_the_dead_letter(api, path):
+    calls = {name: job(name, queue="calls") for name in ("on_success", "on_failure")}
+    batch = create(api, type="batch", jobs=[job("a"), job("b")], callbacks=calls)
+    other = api.pushed(options={"queue": "other"})
+    api.nack(api.fetch("other")[0]["id"], retryable=False)
+    (failed,) = run(api, None)
+
+    one = api.delete(f"/ojs/v1/{path}/{failed['id']}")
+    assert refusal(one)["code"] == "conflict"
+    assert batch["id"] in refusal(one)["message"]
+    assert purge(api, path).json() == {"purged_count": 1, "has_more": False}
+    assert list(Job.objects.dead().values_list("pk", flat=True)) == [UUID(failed["id"])]
+    assert api.see(f"jobs/{other}").status_code == 404
+
+    run(api, "fine")
+    (called,) = api.fetch("calls", count=9)
+    assert called["type"] == "on_failure"
+    assert called["parent_results"][0]["state"] == "discarded"
+    api.ack(called["id"])
+
+    assert look(api, batch)["state"] == "completed"
+    assert purge(api, path).json() == {"purged_count": 1, "has_more": False}
+
+
+def test_a_dead_job_inside_is_kept_until_the_outermost_workflow_has_ended(api):
+    group = create(
+        api, type="group", jobs=[{"type": "chain", "steps": [job("a"), job("b")]}, job("c")]
+    )
+    failed, _ = api.fetch(count=2)
+    api.nack(failed["id"], retryable=False)
+
+    (chain, _) = look(api, group)["jobs"]
+    assert chain["state"] == "failed"
+    path = f"/ojs/v1/dead-letter/{failed['id']}"
+    assert api.delete(path).status_code == 409
+    assert engine.bulk.delete(Job.objects.all()) == []
+
+    engine.cancel_workflow(UUID(group["id"]))
+    assert api.delete(path).status_code == 200
 
 
 def test_a_finished_workflow_goes_with_all_its_jobs_when_its_keep_has_passed(api, settings):

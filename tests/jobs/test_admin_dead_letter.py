@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import DELETION, LogEntry
 from django.urls import reverse
 
-from jobs.models import Job, JobError
+from jobs.models import DeadJob, Job, JobError
 from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
@@ -88,6 +88,20 @@ def test_dead_jobs_are_discarded_for_good():
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.action_flag) == (str(job.pk), DELETION)
     assert entry.change_message == "Deleted from the dead letter. Reason: Spam"
+
+
+def test_a_dead_job_of_a_running_workflow_is_not_discarded(api):
+    api.send("workflows", {"type": "group", "jobs": [{"type": "a", "args": []}] * 2})
+    failed = api.fetch()[0]["id"]
+    api.nack(failed, retryable=False)
+    ops = staff("view_deadjob", "discard_job")
+
+    page = choose(ops, DEAD, "discard", DeadJob.objects.get())
+    assert "workflows that have not ended" in page.content.decode()
+    done = answer(ops, page)
+
+    assert "1 was left as it is" in messages(done)[0]
+    assert DeadJob.objects.exists()
 
 
 def test_who_discards_a_job_on_its_page_is_led_to_the_list():

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.engine.dependencies import is_waiting
-from jobs.errors import InvalidRequest, InvalidTransition
+from jobs.errors import Conflict, InvalidRequest, InvalidTransition
 from jobs.models import Dependency, Job
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
@@ -210,6 +210,19 @@ def test_ten_thousand_jobs_that_wait_for_one_are_freed_in_sets(
             pass
 
     assert Job.objects.filter(state=State.AVAILABLE, parent_results=[1]).count() == 10_000
+
+
+def test_a_dead_job_whose_failure_is_waited_for_cannot_be_deleted():
+    ids = enqueue({"a": [], "b": [], "c": ["a", "b"]}, condition=Dependency.SETTLED)
+    engine.claim(["default"], count=2)
+    engine.fail([Failure(ids["a"], retryable=False)])
+
+    with pytest.raises(Conflict, match="wait for"):
+        engine.delete_dead([ids["a"]])
+
+    engine.complete([Completion(ids["b"], result=1)])
+    assert Job.objects.get(pk=ids["c"]).parent_results[0]["state"] == State.DISCARDED
+    assert engine.delete_dead([ids["a"]]) == 1
 
 
 def test_the_sweep_finishes_what_was_left_undone():

@@ -85,7 +85,11 @@ OF_ITS_BODY = (
 OF_THE_DATABASE = refuses(DatabaseUnavailable, "The database is unavailable: try again.")
 
 NO_JOB = refuses(JobNotFound, "There is no such job.")
-KEPT = refuses(Conflict, "A row of the site's own keeps the job.")
+KEPT = refuses(
+    Conflict,
+    "The workflow of the job has not ended, other jobs wait for it, or a row of the site's own "
+    "keeps it.",
+)
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
 FULL = (

@@ -87,11 +87,12 @@ class AdminDeadLetterViewSet(AdminViewSet):
     def purge(self, request: Request) -> Response:
         """Delete the dead letter, or the part of it that a filter selects (§11.3).
 
-        A limited number per request; `has_more` means that there are more to delete.
+        A limited number per request; `has_more` means that there are more to delete. Jobs that
+        something still asks for are left alone, and not counted.
         """
         body, parameters = self.read(PurgeDead), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
-        dead, now = self.scoped(DeadJob.objects.all().unprotected()), clock.now()
+        dead, now = self.scoped(engine.deletable(DeadJob.objects.all())), clock.now()
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
             dead = filtered(dead, narrowing, self.caller.project, time="finished_at")
