@@ -26,6 +26,7 @@ from ..models import (
     Workflow,
     WorkflowState,
 )
+from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
@@ -42,6 +43,7 @@ from .insertion import insert_jobs
 MOST = 1000
 """Edges that one transaction follows: thousands of jobs may wait for the same one."""
 IN_VAIN = "A job it depends on did not complete."
+CANCELLED = "Its workflow was cancelled."
 
 
 def insert_after(
@@ -250,6 +252,30 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
     if jobs:
         send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in jobs])
     return [job.pk for job in jobs if job.followed]
+
+
+def cancel_strays(ids: Collection[UUID]) -> list[UUID]:
+    """Cancel those of `ids` that wait although their workflow was cancelled; return them.
+
+    A worker may finish its attempt, but there is no other one (OJS workflows §11.3).
+    """
+    return cancel_waiting(_strays_among(ids), CANCELLED)
+
+
+@compiled_once
+def _strays_among(ids: Any) -> QuerySet[Any]:
+    return strays().filter(Among("pk", ids)).values_list("pk", flat=True)
+
+
+def strays() -> JobQuerySet:
+    """Jobs that wait although their workflow was cancelled."""
+    jobs: JobQuerySet = Job.objects.filter(
+        state__in=sorted(WAITING),
+        finished_at__isnull=True,
+        workflow__isnull=False,
+        workflow__state=WorkflowState.CANCELLED,
+    )
+    return jobs
 
 
 def is_waiting() -> IsNull:

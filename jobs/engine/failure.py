@@ -23,6 +23,7 @@ from ..store.contract import Move
 from ..store.rows import insert_rows
 from ..store.stores import store
 from . import limits
+from .dependencies import cancel_strays
 from .flow import ending
 from .outcomes import Outcome, explain
 
@@ -93,7 +94,8 @@ def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], l
 def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
     """Apply each job's retry policy and move the jobs.
 
-    Returns the ended jobs that have dependents or a workflow.
+    Returns the ended jobs that have dependents or a workflow. Those that would wait again, but
+    whose workflow was cancelled, are among them.
     """
     errors: list[JobError] = []
     moves: list[Move] = []
@@ -115,8 +117,14 @@ def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
     store().move_failed(moves)
     wakeup.notify({job.queue for job, _, outcome in settled if outcome.state == State.AVAILABLE})
     record(event for _, _, outcome in settled for event in outcome.events)
-    ended = (job for job, _, outcome in settled if outcome.state == State.DISCARDED)
-    return [job.pk for job in ended if job.followed]
+    followed = [outcome for job, _, outcome in settled if job.followed]
+    ended = [outcome.job_id for outcome in followed if outcome.state == State.DISCARDED]
+    cancelled = cancel_strays([one.job_id for one in followed if one.state != State.DISCARDED])
+    for outcome in followed:
+        if outcome.job_id in cancelled:
+            outcome.state, outcome.released = State.CANCELLED, False
+            outcome.retry_at = outcome.retry_delay = None
+    return ended + cancelled
 
 
 def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:

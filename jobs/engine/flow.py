@@ -16,7 +16,6 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from ..models import Dependency, Job, PendingRelease, Workflow
-from ..spec.lifecycle import WAITING
 from ..store import awaited, looks, pace
 from ..store.database import atomic, connection
 from ..store.expressions import Among
@@ -24,7 +23,6 @@ from ..store.queries import compiled_once
 from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
-CANCELLED = "Its workflow was cancelled."
 SETTLING = timedelta(seconds=5)
 """Grace period before a repair: what looks stuck may be in the middle of a transaction."""
 
@@ -159,15 +157,10 @@ def repair() -> int:
         )
         ended += workflow_progress.advance(stuck)
         stray = list(
-            Job.objects.filter(
-                state__in=sorted(WAITING),
-                finished_at__isnull=True,
-                workflow__isnull=False,
-                workflow__state="cancelled",
-                workflow__finished_at__lte=Now() - SETTLING,
-            )
+            dependencies.strays()
+            .filter(workflow__finished_at__lte=Now() - SETTLING)
             .exclude(workflow__in=dependencies.being_cancelled())
             .values_list("pk", flat=True)[:BATCH_SIZE]
         )
-        ended += dependencies.cancel_waiting(stray, CANCELLED)
+        ended += dependencies.cancel_waiting(stray, dependencies.CANCELLED)
     return len(missed) + len(stuck) + len(stray)

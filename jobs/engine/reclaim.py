@@ -13,6 +13,7 @@ from ..models import Job
 from ..signals import jobs_reclaimed, send_on_commit
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause
 from ..store.stores import store
+from .dependencies import cancel_strays
 from .failure import forget_enqueue_ttl
 from .flow import ending
 
@@ -53,7 +54,8 @@ def _reclaim(
         if reclaimed.begun:
             # A job's own `expires_at` is text as its client wrote it, so Python parses it.
             forget_enqueue_ttl(Job.objects.filter(pk__in=reclaimed.begun).only("attributes"))
-        ended += reclaimed.ended
+        cancelled = cancel_strays(reclaimed.followed)
+        ended += reclaimed.ended + cancelled
     if reclaimed.number:
         send_on_commit(
             jobs_reclaimed,
@@ -61,6 +63,6 @@ def _reclaim(
             count=reclaimed.number,
             error_type=cause.type,
             discarded=reclaimed.discarded,
-            returned=reclaimed.returned,
+            returned=[job_id for job_id in reclaimed.returned if job_id not in cancelled],
         )
     return reclaimed.number

@@ -18,11 +18,12 @@ from ..spec.tenants import tenant_of
 from ..spec.validation import CLASS_PATTERN, new_job
 from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
-from ..store.database import atomic
+from ..store.database import atomic, connection, on_commit
+from ..store.expressions import Among
 from . import bulk, bulk_operations, schemas
-from .dependencies import cancel_waiting
+from .dependencies import CANCELLED, cancel_strays, cancel_waiting
 from .enqueue import enqueueing
-from .flow import CANCELLED, ending, release_dependents
+from .flow import ending, release_dependents
 from .inheritance import subtree
 from .workflow_progress import advance
 from .workflow_start import WorkflowBuilder
@@ -101,6 +102,8 @@ def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:
     target, inside = _end_cancelled(workflow_id, actor)
     if inside:
         _cancel_jobs(inside)
+        if connection().features.has_select_for_update:
+            on_commit(lambda: _cancel_given_back(inside))
     with ending() as ended:
         ended += advance(Workflow.objects.filter(children=target).only("depth"))
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
@@ -122,6 +125,21 @@ def _cancel_jobs(inside: Sequence[UUID]) -> None:
     # A job outside may depend on one of these.
     for first in range(0, len(ended), bulk.BATCH):
         release_dependents(ended[first : first + bulk.BATCH])
+
+
+def _cancel_given_back(inside: Sequence[UUID]) -> None:
+    """Cancel the jobs that transactions gave back meanwhile which could not see it.
+
+    Where rows are not locked, there is one such transaction at a time.
+    """
+    unfinished = Job.objects.filter(workflow__in=inside, finished_at__isnull=True).order_by("pk")
+    ids = list(unfinished.values_list("pk", flat=True))
+    for first in range(0, len(ids), bulk.BATCH):
+        part = Job.objects.filter(Among("pk", ids[first : first + bulk.BATCH])).order_by("pk")
+        with ending() as ended:
+            # Whoever gets such a lock after this one sees that the workflow was cancelled.
+            locked = part.select_for_update().values_list("pk", flat=True)
+            ended += cancel_strays(list(locked))
 
 
 def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]]:

@@ -177,6 +177,8 @@ class Reclaimed(NamedTuple):
     """Those of the discarded jobs that have dependents or a workflow."""
     begun: list[UUID]
     """Jobs that wait again, and had a deadline to start by."""
+    followed: list[UUID]
+    """Jobs that wait again, and have dependents or a workflow."""
 
 
 class Store(Protocol):

@@ -363,6 +363,7 @@ class PortableStore:
             [job.pk for job in again],
             [job.pk for job in spent if job.followed],
             [job.pk for job in again if "enqueue_ttl" in (job.attributes or {})],
+            [job.pk for job in again if job.followed],
         )
 
     def promote(self, head_start: timedelta) -> int:

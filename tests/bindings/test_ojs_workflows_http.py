@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from jobs import engine
-from jobs.models import Job, Workflow
+from jobs.engine import Failure
+from jobs.models import Event, Job, Workflow
+from jobs.spec.lifecycle import State
 from tests.database import connection
+from tests.factories import ago
 from tests.ojs_client import refusal
 
 pytestmark = pytest.mark.django_db
@@ -395,6 +399,57 @@ def test_cancelling_stops_what_waits_and_lets_active_jobs_finish(api):
     assert api.ack(active["id"]).status_code == 200
     assert api.fetch() == []
     assert look(api, chain)["state"] == "cancelled"
+
+
+def fail(api, held):
+    reply = api.nack(held["id"], message="broken")
+    assert (reply.status_code, reply.json()["state"]) == (200, "cancelled")
+    assert "next_attempt_at" not in reply.json()
+
+
+def give_back(api, held):
+    (released,) = engine.fail([Failure(UUID(held["id"]), release=True)])
+    assert released.state == State.CANCELLED
+
+
+def fall_silent(api, held):
+    Job.objects.filter(pk=held["id"]).update(reserved_until=ago(1))
+    assert engine.expire() == 1
+
+
+def die(api, held):
+    assert engine.reclaim(["w1"]) == 1
+
+
+def run_too_long(api, held):
+    Job.objects.filter(pk=held["id"]).update(timeout=timedelta(seconds=1), started_at=ago(60))
+    assert engine.time_out() == 1
+
+
+@pytest.mark.parametrize("lose", [fail, give_back, fall_silent, die, run_too_long])
+def test_the_attempt_that_is_under_way_when_a_workflow_is_cancelled_is_the_last(api, lose):
+    chain = create(api, type="chain", steps=[job("a", retry={"max_attempts": 5}), job("b")])
+    (held,) = api.fetch(worker_id="w1")
+    api.delete(f"/ojs/v1/workflows/{chain['id']}")
+
+    lose(api, held)
+
+    assert api.job(held["id"])["state"] == "cancelled"
+    assert api.fetch() == []
+    assert (look(api, chain)["state"], states(look(api, chain))) == ("cancelled", ["cancelled"] * 2)
+    told = Event.objects.filter(subject=held["id"]).order_by("pk").last()
+    assert (told.type, told.data["reason"]) == ("job.cancelled", "Its workflow was cancelled.")
+
+
+def test_a_compensation_inside_a_cancelled_workflow_is_retried(api):
+    saga = {"type": "chain", "steps": [job("a") | {"compensate": job("undo")}, job("b")]}
+    group = create(api, type="group", jobs=[saga, job("c", queue="other")])
+    run(api, "done")
+    run(api, None)
+    (held,) = api.fetch()
+    api.delete(f"/ojs/v1/workflows/{group['id']}")
+
+    assert api.nack(held["id"]).json()["state"] == "retryable"
 
 
 def test_a_finished_workflow_cannot_be_cancelled(api):

@@ -63,6 +63,18 @@ def test_a_workflow_is_cancelled_while_one_of_its_jobs_ends():
     assert states == {"left": "completed", "right": "cancelled", "last": "cancelled"}
 
 
+def test_a_job_given_back_while_its_workflow_is_cancelled_is_cancelled_with_it():
+    jobs = graph(only=[])
+    engine.claim(["default"])
+
+    while_it_waits(
+        lambda: engine.fail([Failure(jobs["only"].pk)]),
+        lambda: engine.cancel_workflow(Workflow.objects.get().pk),
+    )
+
+    assert Job.objects.get().state == State.CANCELLED
+
+
 def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
     jobs = graph(last=["middle"], middle=["first"], first=[])
     engine.claim(["default"])

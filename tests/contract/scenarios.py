@@ -569,6 +569,19 @@ def cancel_a_workflow(world: World) -> None:
     world.do(engine.cancel_workflow, workflow.pk)
 
 
+@scenario
+def lose_jobs_of_a_cancelled_workflow(world: World) -> None:
+    jobs = [step(name, retry=STEADY) for name in ("failed", "released", "lost")]
+    workflow = world.do(
+        engine.create_workflow, plan_of({"type": "group", "jobs": jobs}, timezone.now())
+    )
+    failed, released, lost = take(world, count=3)
+    world.do(engine.cancel_workflow, workflow.pk)
+    world.do(engine.fail, [Failure(failed, message="late"), Failure(released, release=True)])
+    world.backdate(lost, reserved_until=DAY)
+    world.do(engine.expire)
+
+
 # Schedules, retention
 
 

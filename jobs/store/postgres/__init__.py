@@ -160,8 +160,8 @@ class PostgresStore(PortableStore):
             "records_events": ojs_settings.RECORD_EVENTS,
         }
         rows = run(RECLAIM if workers is None else RECLAIM_HELD, parameters)
-        ((count, ended, discarded, returned, begun),) = rows
-        return Reclaimed(count, discarded or [], returned or [], ended or [], begun or [])
+        ((count, *groups),) = rows
+        return Reclaimed(count, *(ids or [] for ids in groups))
 
     def promote(self, head_start: timedelta) -> int:
         parameters = {"head_start": head_start, "records_events": ojs_settings.RECORD_EVENTS}

@@ -43,7 +43,7 @@ WITH lost AS MATERIALIZED (
            reserved_by = '', reserved_until = NULL, reserved_for = NULL
       FROM judged
      WHERE job.id = judged.id AND judged.again AND job.state = 'active'
- RETURNING job.id, job.attributes ? 'enqueue_ttl' AS had_to_start
+ RETURNING job.id, job.attributes ? 'enqueue_ttl' AS had_to_start, job.followed
 ), discarded AS (
     UPDATE ojs_jobs_job AS job
        SET state = 'discarded', finished_at = statement_timestamp(),
@@ -89,8 +89,9 @@ CROSS JOIN LATERAL (VALUES
        AND :'records_events'::boolean
 )
 SELECT (SELECT count(*) FROM lost),
-       (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
        (SELECT array_agg(id) FROM judged WHERE NOT again),
        (SELECT array_agg(id) FROM returned),
-       (SELECT array_agg(id) FROM returned WHERE had_to_start)
+       (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
+       (SELECT array_agg(id) FROM returned WHERE had_to_start),
+       (SELECT array_agg(id) FROM returned WHERE followed)
   FROM woken;
