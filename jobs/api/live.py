@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
+from django.http import StreamingHttpResponse
 from rest_framework.response import Response
 
 from .. import access
@@ -32,17 +33,17 @@ class LiveViewSet(OJSViewSet):
     resource = RESOURCE
     queries = {"of_job": FollowQuery, "of_queue": FollowQuery, "of_channel": ChannelQuery}
 
-    def of_job(self, request: Request, **named: str) -> Response:
+    def of_job(self, request: Request, **named: str) -> StreamingHttpResponse:
         """The events of a job, until it has ended (§2.1)."""
-        return self.carry_out(of_job, **named)
+        return self.open_stream(of_job, **named)
 
-    def of_queue(self, request: Request, **named: str) -> Response:
+    def of_queue(self, request: Request, **named: str) -> StreamingHttpResponse:
         """The events of the jobs of a queue (§2.2)."""
-        return self.carry_out(of_queue, **named)
+        return self.open_stream(of_queue, **named)
 
-    def of_channel(self, request: Request) -> Response:
+    def of_channel(self, request: Request) -> StreamingHttpResponse:
         """The events of any channel, for the public SDKs."""
-        return self.carry_out(of_channel)
+        return self.open_stream(of_channel)
 
     def socket(self, request: Request) -> Response:
         """The address of the WebSocket (§3.1), for a request that is not a handshake."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
@@ -28,6 +28,7 @@ from . import dialects, errors, parameters
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_required
 from .hosts import check_host
+from .loop import LOOP
 from .negotiation import Negotiation
 from .parsers import OJSParser
 from .permissions import MayUseCommand, OfOwnProject
@@ -118,6 +119,8 @@ class OJSViewSet(ViewSet):
         self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
         """Add the headers that every response has."""
+        if self.is_head and isinstance(response, StreamingHttpResponse):
+            response.streaming_content = ()
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
         dress(
             finished.headers,
@@ -145,6 +148,11 @@ class OJSViewSet(ViewSet):
     @cached_property
     def request_id(self) -> str:
         return request_id_of(self.request.META)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether only the headers of a GET are wanted: nothing waits or streams for them."""
+        return self.request.method == "HEAD"
 
     @cached_property
     def command(self) -> Command | None:
@@ -221,16 +229,28 @@ class OJSViewSet(ViewSet):
 
     def carry_out(self, verb: Verb, **named: str) -> Response:
         """Call the verb that the fast path calls as well."""
+        return sent(self._outcome(verb, **named))
+
+    def open_stream(self, verb: Verb, **named: str) -> StreamingHttpResponse:
+        """Answer what only an event loop can write, which here is at most its head.
+
+        Raises:
+            NeedsEventLoop: the stream itself is wanted, or there is no loop.
+        """
+        response = self._outcome(verb, **named)
+        if not self.is_head or LOOP not in self.request.META:
+            raise NeedsEventLoop()
+        return StreamingHttpResponse(headers=response.headers)
+
+    def _outcome(self, verb: Verb, **named: str) -> VerbResponse:
         document: Any = self.request.data
         request = VerbRequest(
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
         response = verb(request, **named)
         if isinstance(response, Waiting):
-            response = response.in_thread()
-        if response.stream is not None:
-            raise NeedsEventLoop()
-        return sent(response)
+            return response.at_once() if self.is_head else response.in_thread()
+        return response
 
 
 def _keep_type(response: Response) -> None:

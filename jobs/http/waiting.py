@@ -53,6 +53,10 @@ class Waiting(Generic[Answer]):
         """Wait in the thread of the request."""
         return until(self.look, self.seconds) or self.otherwise()
 
+    def at_once(self) -> VerbResponse:
+        """Return the response as if the time were up."""
+        return self.look() or self.otherwise()
+
     async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
         """Wait without a thread; when the process stops, end as if the time were up."""
         deadline = time.monotonic() + self.seconds

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from django.core.wsgi import get_wsgi_application
 
 from jobs import engine
 from jobs.http import waiting
 from tests.factories import JobFactory
+from tests.project.wsgi import answered, environment
 
 pytestmark = pytest.mark.django_db
 
@@ -91,3 +93,32 @@ def test_a_stream_that_its_client_leaves_gives_its_place_back(monkeypatch):
 
     with waiting.place() as granted:
         assert granted
+
+
+def nobody_may_wait():
+    raise AssertionError("A request wants to wait.")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    ("path", "status", "media_type"),
+    [
+        ("progress/stream", "200 OK", "text/event-stream"),
+        ("result?wait=true&timeout=3600", "408 Request Timeout", "application/json"),
+        ("result", "200 OK", "application/json"),
+    ],
+)
+def test_a_head_is_answered_without_waiting(
+    transactional_db, settings, monkeypatch, path, status, media_type, fast
+):
+    settings.OJS |= {"MAX_WAIT": 3600, "FAST_PATH": fast, "ALLOW_ANONYMOUS": True}
+    monkeypatch.setattr(waiting, "place", nobody_may_wait)
+    job = JobFactory(active=True)
+    path, _, query = f"/ojs/v1/jobs/{job.pk}/{path}".partition("?")
+    asked = {"HTTP_ACCEPT": "application/json", "QUERY_STRING": query}
+
+    found, headers, body = answered(get_wsgi_application(), environment("HEAD", path, b"", asked))
+
+    assert (found, headers["Content-Type"]) == (status, media_type)
+    if path.endswith("stream"):
+        assert body == b"" and "Content-Length" not in headers

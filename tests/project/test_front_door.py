@@ -21,7 +21,7 @@ from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from tests import processes
 from tests.database import atomic, connection
-from tests.factories import JobFactory, WorkerFactory
+from tests.factories import JobFactory, QueueFactory, WorkerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -224,6 +224,34 @@ def test_a_stream_of_progress_tells_what_happens_and_ends_with_the_job(server, l
     for stream in streams:
         stream.read_until(b"event: completed\n")
         stream.read_until(b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("server", ["asgi", "granian"], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "status", "media_type"),
+    [
+        ("jobs/{id}/progress/stream", 200, "text/event-stream"),
+        ("jobs/{id}/events", 200, "text/event-stream"),
+        ("queues/default/events", 200, "text/event-stream"),
+        ("events/stream", 200, "text/event-stream"),
+        ("jobs/{id}/result?wait=true&timeout=3600", 408, "application/openjobspec+json"),
+    ],
+)
+def test_requests_for_the_head_of_what_waits_or_streams_end_at_once(
+    server, line, path, status, media_type
+):
+    QueueFactory(name="default")
+    path = path.format(id=JobFactory(active=True).pk)
+    for _ in range(3):
+        one = line()
+        one.ask("HEAD", f"/ojs/v1/{path}")
+        one.ask("GET", "/ojs/manifest")
+
+        head = one.read_until(b"\r\n\r\n").decode().lower()
+
+        assert head.startswith(f"http/1.1 {status} ") and f"content-type: {media_type}" in head
+        assert ("content-length" in head) == (status == 408)
+        assert one.answer()[0] == 200
 
 
 @pytest.mark.parametrize("server", ["asgi", "granian"], indirect=True)

@@ -12,20 +12,21 @@ import contextlib
 import io
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.wsgi import WSGIHandler
+from django.http import StreamingHttpResponse
 from django.urls import NoReverseMatch, get_script_prefix, reverse
 
 from jobs.conf import ojs_settings, path_prefixes
 from jobs.errors import InvalidRequest
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse, WholeResponse
 from jobs.http.hosts import check_host
-from jobs.http.loop import Stream
+from jobs.http.loop import Loop, Stream
 from jobs.http.verbs import Unsent
 from workers import code_schedules
 from workers.alerts import watch
@@ -348,12 +349,20 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
         if isinstance(parts, StreamedResponse):
             kept = [(name, text) for name, text in headers if name.lower() != LENGTH]
             return Reply(int(status[:3]), kept, b"", parts.stream)
+        if environ["REQUEST_METHOD"] == "HEAD" and isinstance(parts, StreamingHttpResponse):
+            # Not even read: its length is as unknown as that of the GET.
+            return Reply(int(status[:3]), headers, stream=_nothing)
         unsent = parts.unsent if isinstance(parts, WholeResponse) else None
         return Reply(int(status[:3]), headers, b"".join(parts), unsent=unsent)
     finally:
         close = getattr(parts, "close", None)
         if close is not None:
             close()
+
+
+async def _nothing(loop: Loop) -> AsyncIterator[bytes]:
+    return
+    yield
 
 
 def _with_headers(headers: Headers, answer: Answer) -> Reply:
