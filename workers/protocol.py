@@ -14,8 +14,10 @@ from django.db.models import F
 
 from jobs import engine
 from jobs.access.projects import scope_to
+from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
+from jobs.protocols import OJS
 from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
@@ -80,7 +82,8 @@ def register(
             require_own(known, description.project)
         if claim is not None:
             known = claimed(worker_id, known, claim, description.project)
-        fresh = description.given() | {
+        fresh = _terms() | UNDECLARED | description.given()
+        fresh |= {
             "last_heartbeat_at": now,
             "registered_at": now,
             "state": WorkerState.RUNNING,
@@ -90,8 +93,6 @@ def register(
             # was away.
             "died_at": None,
         }
-        # Version ranges that a registration leaves out no longer apply.
-        fresh.setdefault("job_versions", None)
         if known is None:
             worker = _made(worker_id, fresh)
         else:
@@ -115,6 +116,24 @@ def register(
         deployments.notice(worker)
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
+
+
+UNDECLARED: dict[str, Any] = {
+    "capabilities": [],
+    "job_types": None,
+    "job_versions": None,
+    "specs": None,
+    "details": None,
+}
+"""What a worker declares when it arrives: what a registration leaves out no longer applies."""
+
+
+def _terms() -> dict[str, Any]:
+    """The terms for a worker that arrives, unless its protocol has its own (§3.3).
+
+    They hold until it arrives again: a worker sends heartbeats at the interval it was given.
+    """
+    return {"protocol": OJS, "heartbeat_timeout": ojs_settings.HEARTBEAT_TIMEOUT}
 
 
 def _made(worker_id: str, fresh: dict[str, Any]) -> Worker:
@@ -277,6 +296,10 @@ def _meet(heartbeat: Heartbeat) -> bool:
         ):
             return False
         fresh["directive"] = known.directive if known and known.left_at is None else ""
+        if heartbeat.description is not None:
+            fresh = _terms() | fresh
+            if known is not None and known.protocol != fresh["protocol"]:
+                fresh = UNDECLARED | fresh
         worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
         deployments.notice(worker)

@@ -153,6 +153,77 @@ def test_a_worker_that_was_taken_for_dead_may_register_again():
     assert len(protocol.fetch(["default"], worker_id="w")) == 1
 
 
+# The terms of a registration (§3.3)
+
+
+@pytest.mark.parametrize("before", ["left", "dead", "silent"])
+def test_a_registration_gives_the_heartbeat_timeout_that_is_in_force(settings, before):
+    WorkerFactory(worker_id="w", heartbeat_timeout=timedelta(seconds=4), **{before: True})
+    settings.OJS = {"HEARTBEAT_INTERVAL": 6, "HEARTBEAT_TIMEOUT": 20}
+
+    protocol.register("w", description(pid=54321), starts=True)
+    Worker.objects.update(last_heartbeat_at=ago(6))
+
+    assert reaper.declare_dead_workers() == 0
+    assert Worker.objects.get(pk="w").heartbeat_timeout == timedelta(seconds=20)
+
+
+def test_a_worker_keeps_the_heartbeat_timeout_it_was_given_until_it_registers_again(settings):
+    """It goes on at the interval that it was given with it."""
+    settings.OJS = {"HEARTBEAT_INTERVAL": 6, "HEARTBEAT_TIMEOUT": 20}
+    protocol.register("w", description())
+    settings.OJS = {"HEARTBEAT_INTERVAL": 1, "HEARTBEAT_TIMEOUT": 4}
+
+    protocol.beat("w", state=WorkerState.RUNNING, description=description())
+    Worker.objects.update(last_heartbeat_at=ago(6))
+
+    assert reaper.declare_dead_workers() == 0
+
+
+OVER_ANOTHER_PROTOCOL = {
+    "protocol": "flare",
+    "heartbeat_timeout": timedelta(hours=2),
+    "capabilities": ["gpu"],
+    "job_types": ["report.render"],
+    "specs": {"report.render": "sha256:0"},
+    "details": {"os": "linux"},
+}
+
+
+def arrive_by_registration():
+    protocol.register("w", description())
+
+
+def arrive_by_heartbeat():
+    protocol.beat("w", state=WorkerState.RUNNING, description=description())
+
+
+@pytest.mark.parametrize("arrive", [arrive_by_registration, arrive_by_heartbeat])
+def test_nothing_remains_of_a_worker_of_another_protocol_that_had_the_id(arrive):
+    WorkerFactory(worker_id="w", dead=True, **OVER_ANOTHER_PROTOCOL)
+
+    arrive()
+
+    worker = Worker.objects.live().get(pk="w")
+    assert {name: getattr(worker, name) for name in OVER_ANOTHER_PROTOCOL} == {
+        "protocol": "ojs",
+        "heartbeat_timeout": timedelta(seconds=30),
+        "capabilities": [],
+        "job_types": None,
+        "specs": None,
+        "details": None,
+    }
+
+
+def test_a_worker_that_comes_back_by_a_fetch_remains_what_it_was():
+    WorkerFactory(worker_id="w", dead=True, **OVER_ANOTHER_PROTOCOL)
+
+    protocol.fetch(["default"], worker_id="w")
+
+    worker = Worker.objects.live().get(pk="w")
+    assert {name: getattr(worker, name) for name in OVER_ANOTHER_PROTOCOL} == OVER_ANOTHER_PROTOCOL
+
+
 # A new incarnation under a known id (§3.1)
 
 OTHERS = [
