@@ -31,9 +31,10 @@ from .fetching import gate
 from .lifecycle import WorkerState
 from .liveness import deployments, heartbeats, holdings
 from .liveness.heartbeats import Description, Heartbeat, Written
-from .liveness.incarnations import same_process
+from .liveness.incarnations import Sender, same_process, sender
 from .models import Worker, places
 from .signals import worker_left, worker_registered, worker_returned
+from .store.contract import SETTLED
 from .store.portable import changes
 
 
@@ -46,7 +47,8 @@ class Reply:
     jobs_lost: list[str] = field(default_factory=list)
     """Reported as running, but no longer this worker's: drop them (§10.4)."""
     stale: bool = False
-    """The heartbeat arrived late, after a newer one: nothing was changed (§10.3)."""
+    """The heartbeat arrived late, after a newer one, or after another process had taken over: what
+    it says was not recorded (§10.3)."""
 
 
 before_reply: Callable[[Reply], None] | None = None
@@ -205,13 +207,15 @@ def beat(
     """Record a heartbeat, extend the jobs it names, and reply with the worker's desired state (§4).
 
     A heartbeat discovers an unknown worker (§3.1). A worker that was declared dead is live again
-    (§10.4), and its directive still applies.
+    (§10.4), and its directive still applies. So it does for another process that takes over a
+    worker's id; but that one has its own state, and counts its heartbeats from one again.
 
     Args:
         state: the state the worker reports; None keeps the one reported before.
         active_job_ids: the jobs it runs, as the worker spelled them; None if it sent no list.
         requested: the requested visibility extension; None means each job's own.
-        sequence: the heartbeat's number; one lower than seen before changes nothing (§10.3).
+        sequence: the heartbeat's number; one lower than seen before is a sign of life, and changes
+            nothing else (§10.3).
         discover: False where a worker that is not live must register first (AGQ §3.3); the reply
             is then `terminated`.
         project: the project of the worker, and of the jobs it may extend; empty means any.
@@ -227,13 +231,16 @@ def beat(
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
         return Reply(WorkerState.TERMINATED)
-    if written is None and _meet(heartbeat):
-        written = heartbeats.write(replace(heartbeat, sequence=None))
-    elif written is None:
-        # It is late, or another heartbeat of the same worker has just discovered the worker.
-        written = heartbeats.write(heartbeat)
-        if written is None:
-            return Reply(_order_in_force(heartbeat), stale=True)
+    if written is None:
+        with atomic():
+            is_met = _meet(heartbeat)
+            if is_met:
+                written = heartbeats.write(replace(heartbeat, sequence=None))
+        if not is_met:
+            # It is late, or another heartbeat of the same worker has just discovered the worker.
+            written = heartbeats.write(heartbeat)
+            if written is None:
+                return Reply(_order_in_force(heartbeat), stale=True)
     return _reply(heartbeat, written)
 
 
@@ -274,9 +281,10 @@ def _reply(heartbeat: Heartbeat, written: Written | None) -> Reply:
 
 
 def _meet(heartbeat: Heartbeat) -> bool:
-    """Discover a worker by its heartbeat, or revive one that was taken for dead.
+    """Discover a worker by its heartbeat, revive one that was taken for dead, or note that another
+    process has taken over its id.
 
-    False if neither: the worker is known and live, or the heartbeat was sent before it left.
+    False if none of these: the worker is known and live, or the heartbeat came late.
 
     Raises:
         ForeignWorker: the name belongs to another project, or to none.
@@ -291,9 +299,12 @@ def _meet(heartbeat: Heartbeat) -> bool:
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
         if known is not None:
             require_own(known, heartbeat.project)
-        if known is not None and (
-            known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
-        ):
+        process = sender(known, heartbeat.description)
+        if process is Sender.LATER:
+            fresh["sequence"] = heartbeat.sequence
+        if known is not None and known.state != WorkerState.TERMINATED:
+            return _take_over(known, process, heartbeat, fresh)
+        if known is not None and _came_late(known, process, heartbeat):
             return False
         fresh["directive"] = known.directive if known and known.left_at is None else ""
         if heartbeat.description is not None:
@@ -308,18 +319,43 @@ def _meet(heartbeat: Heartbeat) -> bool:
     return True
 
 
-def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
+def _take_over(known: Worker, process: Sender, heartbeat: Heartbeat, fresh: dict[str, Any]) -> bool:
+    """Note that another process has taken over the id of a live worker; False if none has.
+
+    Args:
+        fresh: the columns that the heartbeat writes.
+    """
+    if process is Sender.LATER:
+        own = {name: it for name, it in fresh.items() if name not in SETTLED}
+        Worker.objects.filter(pk=known.pk).update(**own)
+        return True
+    if process is Sender.SAME and _is_overtaken(known, heartbeat):
+        # It is delayed, not missing. Yet it may be old: it saves no worker whose time is up.
+        heard = fresh["last_heartbeat_at"]
+        Worker.objects.heard().filter(pk=known.pk).update(last_heartbeat_at=heard)
+    return False
+
+
+def _is_overtaken(known: Worker, heartbeat: Heartbeat) -> bool:
+    """Whether the process has sent a heartbeat with this number, or a higher one, already."""
+    return (
+        heartbeat.sequence is not None
+        and known.sequence is not None
+        and heartbeat.sequence <= known.sequence
+    )
+
+
+def _came_late(gone: Worker, process: Sender, heartbeat: Heartbeat) -> bool:
     """Whether the heartbeat of a worker that is gone was sent before it left (§10.3).
 
     No heartbeat is under way for two timeouts: after that, a low number means a new process that
     counts from one again.
     """
-    return (
-        heartbeat.sequence is not None
-        and gone.sequence is not None
-        and heartbeat.sequence <= gone.sequence
-        and clock.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
-    )
+    if clock.now() - gone.last_heartbeat_at >= 2 * gone.heartbeat_timeout:
+        return False
+    if process is Sender.SAME:
+        return _is_overtaken(gone, heartbeat)
+    return process is Sender.EARLIER
 
 
 def _order_in_force(heartbeat: Heartbeat) -> WorkerState:

@@ -494,7 +494,7 @@ def test_health_says_for_how_long_the_reaper_has_been_silent(api):
 def test_the_hot_endpoints_stay_within_their_statements(api, django_assert_max_num_queries):
     WorkerFactory(worker_id="w", queues=["a", "b"], concurrency=100)
     JobFactory.create_batch(20, queue="b")
-    api.send("workers/heartbeat", {"worker_id": "w"})
+    api.send("workers/heartbeat", REGISTRATION | {"worker_id": "w"})
 
     with django_assert_max_num_queries(2):
         jobs = api.fetch("a", "b", worker_id="w", count=10)

@@ -270,8 +270,13 @@ SAID = Description(
     version="v/1",
     job_versions={"a": [1, None]},
 )
+SINCE = datetime(2025, 1, 1, tzinfo=UTC)
 WORKERS: list[dict[str, Any]] = [
-    {"state": state, "directive": directive, "sequence": 5}
+    {"state": state, "directive": directive, "sequence": 5} | process
+    for process in (
+        {"hostname": "", "pid": None, "started_at": None},
+        {"hostname": "host", "pid": 1, "started_at": SINCE},
+    )
     for state in WorkerState
     for directive in ("", RUNNING, QUIET, TERMINATE)
 ]
@@ -283,6 +288,11 @@ BEATS: list[dict[str, Any]] = [
     {"state": TERMINATE, "requested": timedelta(seconds=120, microseconds=5)},
     {"description": Description(started_at=datetime(2025, 6, 1, 8, 0, 0, 7, tzinfo=UTC))},
     {"description": Description(heartbeat_timeout=timedelta(1)), "requested": timedelta(3)},
+    {"description": Description(hostname="host", pid=1, started_at=SINCE), "sequence": 6},
+    # Other processes, one of which is earlier.
+    {"description": Description(pid=2), "sequence": 1, "state": QUIET},
+    {"description": Description(hostname="elsewhere"), "sequence": 9, "state": RUNNING},
+    {"description": Description(started_at=SINCE - timedelta(1)), "sequence": 9, "state": QUIET},
 ]
 NAMED = [((), 0), ((0,), 0), ((1, 0, 1), 0), ((0, 1), 1), ((1, 2), 0)]
 """Which of its jobs it names, the last of which no worker holds; and how many that do not exist."""
@@ -290,8 +300,7 @@ MOVING = ("last_heartbeat_at", "registered_at", "left_at", "created_at", "worker
 
 
 def one_like(fields: dict[str, Any]) -> tuple[str, list[str]]:
-    same = {"hostname": "before", "pid": 1, "started_at": datetime(2025, 1, 1, tzinfo=UTC)}
-    made = WorkerFactory(**same, **fields)
+    made = WorkerFactory(**fields)
     jobs = [
         JobFactory(active=True, reserved_by=made.pk, reserved_for=timedelta(seconds=1)),
         JobFactory(active=True, reserved_by=made.pk, visibility_timeout=timedelta(minutes=5)),

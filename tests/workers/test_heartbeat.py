@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -248,13 +249,13 @@ def test_reservations_of_a_terminating_worker_last_its_grace_period(how, request
 
 
 @pytest.mark.parametrize("late", [1, 4, 5])
-def test_a_heartbeat_that_was_overtaken_changes_nothing(late):
+def test_a_heartbeat_that_was_overtaken_is_a_sign_of_life_and_changes_nothing_else(late):
     worker = WorkerFactory()
     job = JobFactory(active=True, reserved_by=worker.pk)
     ids = [str(job.pk)]
     protocol.beat(worker.pk, state=WorkerState.QUIET, active_job_ids=ids, sequence=5)
-    heard, deadline = ago(20), ahead(60)
-    Worker.objects.update(last_heartbeat_at=heard)
+    deadline = ahead(60)
+    Worker.objects.update(last_heartbeat_at=ago(20))
     type(job).objects.update(reserved_until=deadline)
 
     reply = protocol.beat(
@@ -269,7 +270,7 @@ def test_a_heartbeat_that_was_overtaken_changes_nothing(late):
     assert (reply.stale, reply.state) == (True, "quiet"), "it still hears what it shall be"
     assert (extension.stale, extension.jobs_extended, extension.jobs_lost) == (True, [], [])
     worker.refresh_from_db()
-    assert (worker.last_heartbeat_at, worker.sequence) == (heard, 5)
+    assert (worker.last_heartbeat_at, worker.sequence) == (soon(0), 5)
     assert (worker.state, worker.active_job_ids, worker.concurrency) == ("quiet", ids, 10)
     assert reserved_until(job) == deadline
 
@@ -282,6 +283,18 @@ def test_a_heartbeat_that_was_overtaken_saves_no_worker_from_being_declared_dead
     protocol.beat(worker.pk, sequence=4)
 
     assert reaper.declare_dead_workers() == 1
+
+
+def test_a_worker_whose_heartbeats_all_come_late_is_not_declared_dead():
+    """A process that counts from one again and does not say that it is another."""
+    worker = WorkerFactory(sequence=900)
+
+    for sequence in (1, 2, 3):
+        Worker.objects.update(last_heartbeat_at=ago(20))
+        assert protocol.beat(worker.pk, sequence=sequence).stale
+
+    assert reaper.declare_dead_workers() == 0
+    assert Worker.objects.get().last_heartbeat_at == soon(0)
 
 
 def test_numbers_may_skip_start_late_and_be_left_out():
@@ -321,6 +334,139 @@ def test_a_process_that_counts_from_one_again_is_met_once_the_old_one_is_long_go
 
     assert not protocol.beat(worker.pk, sequence=1).stale
     assert Worker.objects.live().get(pk=worker.pk).sequence == 1
+
+
+# The processes that use an id one after the other (§3.1, §10.3)
+
+STARTED = datetime(2026, 6, 1, 8, tzinfo=UTC)
+BEFORE = Description(hostname="web-1", pid=1, started_at=STARTED)
+AFTER = Description(hostname="web-1", pid=2, started_at=STARTED + timedelta(minutes=5))
+
+
+def without(description, *names):
+    return replace(description, **dict.fromkeys(names))
+
+
+def of_worker(worker_id="w"):
+    worker = Worker.objects.get(pk=worker_id)
+    return (worker.pid, worker.started_at, worker.sequence, worker.state, worker.active_job_ids)
+
+
+@pytest.mark.parametrize("alike", [(), ("hostname",), ("pid",), ("hostname", "pid")])
+def test_a_late_heartbeat_of_an_earlier_process_changes_nothing(alike):
+    before, after = without(BEFORE, *alike), without(AFTER, *alike)
+    protocol.register("w", before)
+    protocol.beat("w", description=before, sequence=499)
+    protocol.register("w", after)
+    Worker.objects.update(last_heartbeat_at=ago(20))
+    unheard = Worker.objects.values().get()
+
+    late = protocol.beat(
+        "w",
+        state=WorkerState.TERMINATE,
+        active_job_ids=["of.old"],
+        description=before,
+        sequence=500,
+    )
+
+    assert late.stale
+    assert Worker.objects.values().get() == unheard
+    JobFactory()
+    for sequence in (1, 2):
+        reply = protocol.beat("w", state=WorkerState.RUNNING, description=after, sequence=sequence)
+        assert (reply.state, reply.stale) == ("running", False)
+    assert len(protocol.fetch(["default"], worker_id="w")) == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        AFTER,
+        without(AFTER, "pid", "hostname"),
+        without(AFTER, "started_at"),
+        without(replace(AFTER, hostname="web-2"), "started_at", "pid"),
+        replace(BEFORE, started_at=STARTED - timedelta(minutes=5), hostname="web-2"),
+    ],
+    ids=["all", "start", "pid", "host", "host with a slow clock"],
+)
+def test_a_process_that_never_registers_begins_a_new_sequence(after):
+    for state in (WorkerState.RUNNING, WorkerState.TERMINATE):
+        protocol.beat("w", state=state, description=BEFORE, sequence=900 + state.rank)
+
+    reply = protocol.beat(
+        "w", state=WorkerState.RUNNING, active_job_ids=[], description=after, sequence=1
+    )
+
+    assert (reply.state, reply.stale) == ("running", False), "what the earlier one was is over"
+    assert of_worker() == (
+        after.pid or BEFORE.pid,
+        after.started_at or BEFORE.started_at,
+        1,
+        "running",
+        [],
+    )
+    assert not protocol.beat("w", description=after, sequence=2).stale
+
+
+def test_the_first_heartbeat_of_a_new_process_extends_its_jobs():
+    protocol.beat("w", description=BEFORE, sequence=900)
+    job = JobFactory(active=True, reserved_by="w", reserved_until=ahead(1))
+
+    reply = protocol.beat("w", active_job_ids=[str(job.pk)], description=AFTER, sequence=1)
+
+    assert reply.jobs_extended == [str(job.pk)]
+    assert reserved_until(job) == soon(1800)
+
+
+def test_a_new_process_that_does_not_number_its_heartbeats_has_no_number():
+    protocol.beat("w", description=BEFORE, sequence=900)
+
+    assert not protocol.beat("w", description=AFTER).stale
+    assert Worker.objects.get().sequence is None
+
+
+def test_a_start_time_that_is_cut_to_seconds_is_the_same():
+    registered = replace(BEFORE, started_at=STARTED + timedelta(milliseconds=999))
+    protocol.register("w", registered)
+
+    for sequence, description in enumerate((BEFORE, registered, BEFORE), start=5):
+        assert not protocol.beat("w", description=description, sequence=sequence).stale
+    assert protocol.beat("w", description=BEFORE, sequence=4).stale
+
+
+def test_a_process_does_not_become_another_by_what_it_leaves_out():
+    protocol.register("w", BEFORE)
+    protocol.beat("w", description=BEFORE, sequence=5)
+
+    for name in ("hostname", "pid", "started_at"):
+        assert protocol.beat("w", description=without(BEFORE, name), sequence=4).stale
+    assert protocol.beat("w", sequence=4).stale
+
+
+def test_an_order_reaches_a_process_that_took_over_without_registering():
+    protocol.beat("w", description=BEFORE, sequence=900)
+    Worker.objects.direct(WorkerState.QUIET)
+
+    assert protocol.beat("w", description=AFTER, sequence=1).state == "quiet"
+
+
+def test_a_late_heartbeat_of_an_earlier_process_revives_no_worker():
+    protocol.register("w", AFTER)
+    Worker.objects.update(last_heartbeat_at=ago(31))
+    reaper.declare_dead_workers()
+
+    assert protocol.beat("w", description=BEFORE, sequence=900).stale
+    assert not Worker.objects.live().exists()
+
+
+def test_a_new_process_revives_a_worker_that_has_just_been_declared_dead():
+    protocol.register("w", BEFORE)
+    protocol.beat("w", description=BEFORE, sequence=900)
+    Worker.objects.update(last_heartbeat_at=ago(31))
+    reaper.declare_dead_workers()
+
+    assert not protocol.beat("w", description=AFTER, sequence=1).stale
+    assert Worker.objects.live().exists()
 
 
 # Declared dead, and back (§10.4)

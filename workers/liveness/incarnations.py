@@ -1,10 +1,42 @@
-"""Checks whether a registering worker is the known process (OJS worker protocol §3.1, §10.4)."""
+"""Tells apart the processes that use a worker id, one after the other (worker protocol §3.1)."""
 
 from __future__ import annotations
 
+import enum
+
 from ..lifecycle import WorkerState
 from ..models import Worker
-from ..store.contract import Description
+from ..store.contract import SAME_START, Description
+
+
+class Sender(enum.Enum):
+    """The process that sent a heartbeat, compared with the one that is known."""
+
+    SAME = enum.auto()
+    EARLIER = enum.auto()
+    """Its heartbeat was under way while another process took over."""
+    LATER = enum.auto()
+
+
+def sender(known: Worker | None, description: Description | None) -> Sender:
+    """Find out which process sent a heartbeat with this description (§10.3).
+
+    A value that one side lacks proves nothing. Without start times, or if they come from the clocks
+    of two machines, the process that is heard last counts as the later one.
+    """
+    if known is None:
+        return Sender.LATER
+    said = description or Description()
+    moved = bool(said.hostname and known.hostname) and said.hostname != known.hostname
+    if said.started_at is not None and known.started_at is not None:
+        after = said.started_at - known.started_at
+        if after < -SAME_START and not moved:
+            return Sender.EARLIER
+        if abs(after) > SAME_START:
+            return Sender.LATER
+    if moved or (None not in (said.pid, known.pid) and said.pid != known.pid):
+        return Sender.LATER
+    return Sender.SAME
 
 
 def same_process(known: Worker, description: Description, *, must_say: bool) -> bool:

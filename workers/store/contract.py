@@ -41,6 +41,9 @@ class Description:
         return {name: value for name, value in pairs if value is not None}
 
 
+SAME_START = timedelta(seconds=1)
+"""Start times that differ by no more are the same: some clients cut them to whole seconds."""
+
 SETTLED = frozenset({"job_types", "project", "capabilities", "details", "specs"})
 """Set when a worker arrives; later heartbeats do not change it."""
 
@@ -58,7 +61,7 @@ class Heartbeat:
     requested: timedelta | None = None
     """The requested visibility extension; a job's own timeout applies if longer, or if None."""
     sequence: int | None = None
-    """Its number; one lower than a number already seen is late and changes nothing (§10.3)."""
+    """Its number; one lower than a number already seen is late, and a mere sign of life (§10.3)."""
     project: str = ""
     """The worker's project; empty means any."""
 
@@ -87,7 +90,8 @@ class HeartbeatStore(Protocol):
     def beat(self, heartbeat: Heartbeat) -> Written | None:
         """Record a heartbeat of a live worker and extend the jobs it holds.
 
-        None if no such worker is live, or if the heartbeat came too late.
+        None if no such worker is live, or if the heartbeat came too late or is another process's:
+        its host, pid or start time differ from those that the worker is known to have.
         """
 
     def beat_all(self, heartbeats: Sequence[Heartbeat]) -> list[Written | None]:

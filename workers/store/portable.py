@@ -16,7 +16,7 @@ from jobs.store.database import atomic
 
 from ..lifecycle import WorkerState
 from ..models import Worker
-from .contract import SETTLED, Heartbeat, Written
+from .contract import SAME_START, SETTLED, Description, Heartbeat, Written
 
 QUIET = WorkerState.QUIET
 
@@ -27,6 +27,7 @@ class PortableHeartbeatStore:
             fresh = scope_to(Worker.objects.live(), heartbeat.project).filter(
                 pk=heartbeat.worker_id
             )
+            fresh = fresh.filter(_of_the_same_process(heartbeat))
             if heartbeat.sequence is not None:
                 fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=heartbeat.sequence))
             before = fresh.select_for_update().values_list("state", flat=True).first()
@@ -54,6 +55,19 @@ class PortableHeartbeatStore:
 
     def beat_all(self, heartbeats: Sequence[Heartbeat]) -> list[Written | None]:
         return [None] * len(heartbeats)
+
+
+def _of_the_same_process(heartbeat: Heartbeat) -> Q:
+    """`liveness.incarnations.sender` in SQL; what one side does not say proves nothing."""
+    said, same = heartbeat.description or Description(), Q()
+    if said.hostname:
+        same &= Q(hostname__in=("", said.hostname))
+    if said.pid is not None:
+        same &= Q(pid__isnull=True) | Q(pid=said.pid)
+    if said.started_at is not None:
+        about = (said.started_at - SAME_START, said.started_at + SAME_START)
+        same &= Q(started_at__isnull=True) | Q(started_at__range=about)
+    return same
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:

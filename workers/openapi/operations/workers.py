@@ -62,7 +62,10 @@ BEAT = obj(
     ),
     server_time=TIME,
     visibility_timeout=number(),
-    stale=boolean("A later heartbeat arrived first; this one changed nothing."),
+    stale=boolean(
+        "A later heartbeat arrived first, or another process has taken over the worker's id: what "
+        "this one says was not recorded."
+    ),
 )
 HEALTH = obj(
     "worker_id id status ready state active_jobs last_heartbeat_at server_time",

@@ -1,8 +1,9 @@
 -- Writes a heartbeat and extends the jobs that it names (OJS worker protocol §4, §5.4).
 --
 -- §2.3: there is no way back from `terminate`. A resume has been heard when the worker reports
--- `running`; a later `quiet` is then the worker's own. Jobs are locked in the order of their ids, as
--- in every batch.
+-- `running`; a later `quiet` is then the worker's own. §3.1: a heartbeat of another process under the
+-- same id is not written; what one side does not say proves nothing. Jobs are locked in the order of
+-- their ids, as in every batch.
 
 \set worker_id 'worker-1'
 \set project ''
@@ -34,6 +35,9 @@ WITH before AS MATERIALIZED (
        AND :'project'::text IN ('', project)
        AND state <> 'terminated'
        AND (:'sequence'::bigint IS NULL OR sequence IS NULL OR sequence < :'sequence'::bigint)
+       AND (nullif(hostname, '') = nullif(:'hostname'::text, '')) IS NOT FALSE
+       AND (pid = :'pid'::bigint) IS NOT FALSE
+       AND (started_at - :'started_at'::timestamptz BETWEEN '-1 second' AND '1 second') IS NOT FALSE
        FOR UPDATE
 ), beat AS (
     UPDATE ojs_workers_worker AS worker

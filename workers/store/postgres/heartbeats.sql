@@ -1,7 +1,7 @@
 -- Writes several heartbeats that bring nothing new.
 --
 -- Writes only what is certain: rows that are not locked, of workers that report the same state as
--- before and hold all the jobs they name. SKIP LOCKED never waits, so the order of the locks does
+-- before and hold all the jobs they name, and are the same processes. SKIP LOCKED never waits, so the order of the locks does
 -- not matter. The conditions are evaluated before the UPDATEs: those may have to re-read a row that
 -- changed meanwhile, and would count again.
 
@@ -26,6 +26,9 @@ CROSS JOIN LATERAL (
            AND state <> 'terminated'
            AND directive <> 'running'
            AND (heartbeat.sequence IS NULL OR sequence IS NULL OR sequence < heartbeat.sequence)
+           AND (nullif(hostname, '') = nullif(heartbeat.hostname, '')) IS NOT FALSE
+           AND (pid = heartbeat.pid) IS NOT FALSE
+           AND (started_at - heartbeat.started_at BETWEEN '-1 second' AND '1 second') IS NOT FALSE
            FOR UPDATE SKIP LOCKED
       ) AS worker
      LIMIT :most
