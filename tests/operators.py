@@ -14,6 +14,16 @@ from jobs.access.permissions import permissions_of
 
 APPS = ("ojs_jobs", "ojs_workers")
 
+UNSTORABLE = {
+    "NUL": r'"\u0000"',
+    "surrogate": r'"\ud800"',
+    "64 bits": "99999999999999999999",
+    "53 bits": "9007199254740993",
+    "infinity": "1e400",
+    "nested": "[" * 250 + "]" * 250,
+}
+"""JSON that cannot be stored without loss, or not at all: the API refuses it in every document."""
+
 
 def staff(*permissions: str, username: str = "ops") -> Client:
     """A logged-in staff member with only these permissions: `staff("quiet_worker")`."""

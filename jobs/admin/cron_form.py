@@ -23,8 +23,16 @@ from ..spec.validation import OPTION_NAMES
 from ..store import clock
 from . import display
 from .cron_words import in_words
-from .job_form import WIDE, JSONText, Suggesting, other_options, project_field
+from .job_form import (
+    WIDE,
+    JSONText,
+    Suggesting,
+    check_options,
+    other_options,
+    project_field,
+)
 
+HAVE_A_FIELD = {"queue"}
 RUNS = 5
 YEAR = 366
 """Days in which the next change of clocks is looked for."""
@@ -79,6 +87,15 @@ class CronForm(forms.ModelForm):
         widget: Any = self.fields[name].widget
         widget.suggestions = suggestions
 
+    def clean_options(self) -> dict[str, Any]:
+        before = (self.instance.template or {}) if self.instance.pk else {}
+        return check_options(
+            self.cleaned_data["options"],
+            have_a_field=HAVE_A_FIELD,
+            # A client of the API may have options of its own.
+            kept=before.get("options") or (),
+        )
+
     def clean(self) -> None:
         """Check the whole as the API would; a refusal appears at its field."""
         super().clean()  # that the name is not taken
@@ -105,9 +122,6 @@ class CronForm(forms.ModelForm):
         if self.instance.pk and self.instance.template:
             template = self.instance.template
             kept = {name: template[name] for name in ("schema", "version") if name in template}
-        options: Any = data["options"]
-        if options is None or isinstance(options, dict):
-            options = {**(options or {}), "queue": data["queue"]}
         return kept | {
             "name": data["name"] if "name" in self.fields else self.instance.pk,
             "cron": data["expression"],
@@ -118,7 +132,7 @@ class CronForm(forms.ModelForm):
             "type": data["type"],
             "args": data["args"],
             "meta": None if data["meta"] == {} else data["meta"],
-            "options": options,
+            "options": {**data["options"], "queue": data["queue"]},
         }
 
 

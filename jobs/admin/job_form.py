@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import orjson
 from django import forms
 from django.contrib.admin.models import ADDITION
 from django.core.exceptions import ValidationError
@@ -19,10 +20,11 @@ from .. import engine
 from ..access.audit import of_request, record_action
 from ..access.projects import assign_project
 from ..conf import ojs_settings
-from ..errors import OJSError
+from ..errors import InvalidPayload, OJSError
+from ..http.body import parse_json
 from ..models import ApiKey, Job, JobSchema, JobSpec, Queue, Scope, TypeRollup
 from ..record import parts
-from ..spec.validation import CLASS_PATTERN, NewJob, new_job
+from ..spec.validation import CLASS_PATTERN, OPTION_NAMES, NewJob, new_job
 from ..store import clock
 from ..store.database import atomic
 
@@ -38,6 +40,8 @@ CHOICES = 500
 
 class JSONText(forms.CharField):
     """A JSON document in a text area, indented; `forms.js` checks it while it is typed.
+
+    What the API does not take in the body of a request is refused here too.
 
     Args:
         kind: `array` or `object`, what the document must be.
@@ -66,14 +70,14 @@ class JSONText(forms.CharField):
         if not text and not self.required:
             return None
         try:
-            return json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as problem:
+            orjson.loads(text)
+        except orjson.JSONDecodeError as problem:
             text = gettext("This is no JSON: %(problem)s") % {"problem": problem}
             raise ValidationError(text) from None
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(name)
+        try:
+            return parse_json(text.encode())
+        except InvalidPayload as refusal:
+            raise ValidationError(refusal.message) from None
 
 
 class Suggesting(forms.TextInput):
@@ -135,6 +139,32 @@ def other_options() -> JSONText:
         required=False,
         help_text=_('As producers send them: {"max_attempts": 5, "timeout": 60000}. Empty: none.'),
     )
+
+
+def check_options(
+    options: Any, *, have_a_field: Collection[str], kept: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the other options of a job; a misspelt one is refused rather than stored.
+
+    Args:
+        have_a_field: options that the form asks for elsewhere.
+        kept: names that the job had before, and may keep.
+
+    Raises:
+        ValidationError: they are no object, or one of them is not for this field.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ValidationError(gettext("A JSON object is needed here."))
+    for name in options:
+        if name in have_a_field:
+            text = gettext("“%(name)s” has a field of its own on this page.")
+            raise ValidationError(text % {"name": name})
+        if name not in OPTION_NAMES and name not in kept:
+            text = gettext("There is no option “%(name)s”.")
+            raise ValidationError(text % {"name": name[:64]})
+    return options
 
 
 def project_field() -> forms.ChoiceField:

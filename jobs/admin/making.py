@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django import forms
@@ -19,7 +20,15 @@ from ..models import Job
 from ..spec.validation import OPTION_NAMES
 from ..store.database import atomic
 from . import display
-from .job_form import JobForm, enqueue, offer_projects, other_options, project_field, suggest
+from .job_form import (
+    JobForm,
+    check_options,
+    enqueue,
+    offer_projects,
+    other_options,
+    project_field,
+    suggest,
+)
 from .schema_inputs import SchemaInputs, parts
 
 UNIQUE = (
@@ -66,19 +75,7 @@ class NewJobForm(JobForm):
     )
 
     def clean_options(self) -> dict[str, Any]:
-        options: Any = self.cleaned_data["options"]
-        if options is None:
-            return {}
-        if not isinstance(options, dict):
-            raise forms.ValidationError(gettext("A JSON object is needed here."))
-        for name in options:
-            if name in HAVE_A_FIELD:
-                text = gettext("“%(name)s” has a field of its own on this page.")
-                raise forms.ValidationError(text % {"name": name})
-            if name not in OPTION_NAMES:
-                text = gettext("There is no option “%(name)s”.")
-                raise forms.ValidationError(text % {"name": name[:64]})
-        return options
+        return check_options(self.cleaned_data["options"], have_a_field=HAVE_A_FIELD)
 
     def refuse(self, refusal: OJSError) -> None:
         named = str(refusal.details.get("field", "")).removeprefix("options.").partition(".")[0]
@@ -134,7 +131,9 @@ def _fill(form: NewJobForm, inputs: SchemaInputs) -> bool:
     if not isinstance(args, list):
         return True  # refused with the job
     try:
-        form.cleaned_data["args"] = inputs.fill(args)
+        filled = inputs.fill(args)
+        # An input checks less than the field does: the size of a number, for example.
+        form.cleaned_data["args"] = form.fields["args"].clean(json.dumps(filled))
     except forms.ValidationError as problem:
         form.add_error("args", problem)
         return False

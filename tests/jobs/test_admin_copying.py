@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.models import Job, OperatorAction
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory
-from tests.operators import messages, staff
+from tests.operators import UNSTORABLE, messages, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -117,6 +117,14 @@ def test_what_no_job_can_have_is_refused_at_its_field(field, wrong):
     assert wrong.replace('"', "&quot;") in page.content.decode()
     assert Job.objects.count() == 1
     assert not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
+def test_arguments_that_the_api_does_not_store_are_refused_in_a_copy_too(value):
+    page = clerk().post(copy_of(JobFactory()), SENT | {"args": f"[{value}]"})
+
+    assert list(page.context["form"].errors) == ["args"]
+    assert Job.objects.count() == 1
 
 
 def test_who_may_not_enqueue_is_not_offered_it_and_refused():

@@ -12,7 +12,17 @@ from jobs.admin.cron_words import in_words
 from jobs.http.authentication import make_key
 from jobs.models import CronJob, Job, OperatorAction
 from jobs.spec.schedules import read_schedule
-from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
+from tests.operators import (
+    UNSTORABLE,
+    answer,
+    buttons,
+    choose,
+    confirm,
+    list_of,
+    messages,
+    press,
+    staff,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -203,6 +213,8 @@ def test_a_cron_job_may_be_made_disabled():
         ("meta", "[]"),
         ("options", "[]"),
         ("options", '{"max_attempts": "many"}'),
+        ("options", '{"max_attemps": 2}'),
+        ("options", '{"queue": "other"}'),
         ("overlap_policy", "hope"),
     ],
 )
@@ -212,6 +224,31 @@ def test_what_no_cron_job_can_have_is_refused_at_its_field(field, wrong):
     assert list(page.context["adminform"].form.errors) == [field]
     assert "For the board" in page.content.decode(), "what was typed is kept"
     assert not CronJob.objects.exists() and not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
+@pytest.mark.parametrize(
+    ("field", "document"),
+    [("args", "[{}]"), ("meta", '{{"a": {}}}'), ("options", '{{"result_ttl": {}}}')],
+)
+def test_what_the_api_does_not_store_is_refused_at_its_field(field, document, value):
+    page = staff("add_cronjob").post(add(), SENT | {field: document.format(value)})
+
+    assert list(page.context["adminform"].form.errors) == [field]
+    assert not CronJob.objects.exists()
+
+
+def test_an_option_that_a_client_of_the_api_has_set_may_stay(cron):
+    options = {"queue": "reports", "x_team": "board"}
+    CronJob.objects.update(template=cron.template | {"options": options})
+    client = staff("change_cronjob")
+
+    refused = client.post(page_of(cron), SENT | {"options": '{"x_other": 1}'})
+    done = client.post(page_of(cron), SENT | {"options": '{"x_team": "board"}'})
+
+    assert list(refused.context["adminform"].form.errors) == ["options"]
+    assert done.status_code == 302
+    assert CronJob.objects.get().template["options"] == options
 
 
 def test_a_name_that_is_taken_is_refused_and_leaves_its_owner_as_it_is(cron):

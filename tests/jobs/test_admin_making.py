@@ -9,7 +9,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Job, JobSchema, OperatorAction, Queue
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory
-from tests.operators import messages, staff
+from tests.operators import UNSTORABLE, messages, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -78,6 +78,32 @@ def test_what_no_job_can_have_is_refused_at_its_field_and_nothing_typed_is_lost(
     assert list(found) == [field]
     assert "Asked for by phone" in page.content.decode()
     assert not Job.objects.exists() and not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
+@pytest.mark.parametrize(
+    ("field", "document"),
+    [
+        ("args", "[{}]"),
+        ("meta", '{{"a": {}}}'),
+        ("tags", "[{}]"),
+        ("options", '{{"rate_limit": {{"key": "k", "concurrency": 1, "a": {}}}}}'),
+    ],
+)
+def test_what_the_api_does_not_store_is_refused_at_its_field(field, document, value):
+    page = clerk().post(form(), SENT | {field: document.format(value)})
+
+    assert list(page.context["form"].errors) == [field]
+    assert not Job.objects.exists()
+
+
+def test_a_number_that_is_too_large_is_refused_before_it_would_be_another(described):
+    page = clerk().post(form(), SENT | FILLED | {"args": "[{}]", "input-[0].copies": str(2**53)})
+
+    assert page.context["form"].errors["args"] == [
+        "The integer at $[0].copies is beyond ±(2^53 - 1); send it as a string."
+    ]
+    assert not Job.objects.exists()
 
 
 def test_a_second_job_that_must_be_unique_is_refused_with_the_id_of_the_first():

@@ -14,7 +14,7 @@ from jobs.admin import schema
 from jobs.engine import schemas as registry
 from jobs.models import JobSchema, OperatorAction
 from tests.factories import WorkerFactory
-from tests.operators import answer, choose, forms, list_of, operator, viewer
+from tests.operators import UNSTORABLE, answer, choose, forms, list_of, operator, viewer
 
 pytestmark = pytest.mark.django_db
 LIST = "ojs_jobs_jobschema"
@@ -84,6 +84,14 @@ def test_what_is_wrong_is_said_at_its_field(change, message):
     page = operator().post(ADD, filled_in("1.0.0", ONE) | change)
 
     assert message in text_of(page)
+    assert not JobSchema.objects.exists()
+
+
+@pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
+def test_a_schema_that_the_api_does_not_store_is_refused_at_its_field(value):
+    page = operator().post(ADD, filled_in("1.0.0", ONE) | {"schema": f'{{"examples": [{value}]}}'})
+
+    assert list(page.context["form"].errors) == ["schema"]
     assert not JobSchema.objects.exists()
 
 
