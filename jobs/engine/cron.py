@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -30,6 +31,7 @@ from ..spec.timestamps import format_timestamp
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
 from ..store import clock, looks
 from ..store.database import atomic, connection
+from ..store.trouble import is_away, is_transient
 from .control import cancel_jobs
 from .cron_runs import held_runs, release_held_runs, unfinished_runs
 from .enqueue import enqueue
@@ -240,33 +242,58 @@ def enqueue_due_schedules() -> int:
 
     None is due during maintenance: one run afterwards catches up on what was missed
     (OJS admin API §12.1).
+
+    One that cannot be run stops no other. It is recorded as refused and waits for its next
+    occurrence; if the database may take it at the next try, it stays due, and the error is raised
+    once all have had their turn.
     """
     if Maintenance.objects.on().exists():
         return 0
-    released = release_held_runs()
+    count = release_held_runs()
     names = list(
         CronJob.objects.due().order_by("next_run_at").values_list("pk", flat=True)[:BATCH_SIZE]
     )
-    return released + sum(_take(name) for name in names)
+    later: Exception | None = None
+    for name in names:
+        try:
+            count += _take(name)
+        except Exception as problem:
+            if is_away(problem):
+                raise
+            problem.add_note(f"Cron job {name}")
+            later = later or problem
+    if later is not None:
+        raise later
+    return count
+
+
+def _due(name: str) -> CronJob | None:
+    """Lock the row of a schedule that is due; None if another process has it or has run it."""
+    skip = connection().features.has_select_for_update_skip_locked
+    return CronJob.objects.due().filter(pk=name).select_for_update(skip_locked=skip).first()
 
 
 def _take(name: str) -> bool:
-    """Decide one due occurrence, unless another process does."""
-    skip = connection().features.has_select_for_update_skip_locked
+    """Decide one due occurrence, unless another process does; pass over it if that fails.
+
+    Raises:
+        Error: the database may do it at the next try.
+    """
+    try:
+        return _decide_due(name)
+    except Exception as problem:
+        if is_transient(problem):
+            raise
+        return _pass_over(name, problem)
+
+
+def _decide_due(name: str) -> bool:
     with atomic():
-        due = CronJob.objects.due().filter(pk=name)
-        row = due.select_for_update(skip_locked=skip).first()
+        row = _due(name)
         if row is None or row.next_run_at is None:
             return False
         now = clock.now()
-        try:
-            schedule = read_schedule(row.expression, row.timezone)
-        except InvalidSchedule as problem:
-            # Its time zone is no longer in the time zone database. It has no next run; the admin
-            # shows it.
-            _write_run(row, now, Decision(Outcome.REFUSED, str(problem)))
-            CronJob.objects.filter(pk=name).update(next_run_at=None)
-            return True
+        schedule = read_schedule(row.expression, row.timezone)
         _tell_of_lost_times(row, schedule.after(row.anchored_at))
         _decide(row, row.next_run_at)
         # This one run makes up for all missed occurrences: the next is in the future (§7.3).
@@ -274,6 +301,40 @@ def _take(name: str) -> bool:
         anchor = row.next_run_at if following and following.at > now else now
         CronJob.objects.filter(pk=name).update(**_timing(row, anchor))
     return True
+
+
+def _pass_over(name: str, problem: Exception) -> bool:
+    """Record that a due occurrence could not be decided, and go on to the next."""
+    with atomic():
+        row = _due(name)
+        if row is None or row.next_run_at is None:
+            return False
+        try:
+            timing = _timing(row, clock.now())
+        except Exception:
+            # Its time zone may no longer be in the time zone database. It has no next run; the
+            # admin shows it.
+            timing = {"next_run_at": None}
+        _write_run(row, row.next_run_at, Decision(Outcome.REFUSED, _reason(name, problem)))
+        CronJob.objects.filter(pk=name).update(**timing)
+    return True
+
+
+def _reason(name: str, problem: Exception) -> str:
+    """What people are told of a run that was refused.
+
+    The text of an error that is no refusal may quote the job's arguments. It is logged, once for
+    each kind of error in a row.
+    """
+    if isinstance(problem, OJSError):
+        return problem.message
+    if isinstance(problem, InvalidSchedule):
+        return str(problem)
+    reason = f"An unexpected {type(problem).__name__}; the server's log says more."
+    runs = CronRun.objects.filter(cron_name=name).order_by("-id")
+    if runs.values_list("reason", flat=True).first() != reason:
+        logger.error("Cron job %s could not be run.", name, exc_info=problem)
+    return reason
 
 
 def let_time_pass(by: timedelta) -> int:
@@ -323,9 +384,11 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
                 cancel_jobs([job.pk for job in unfinished], reason="cron: a newer run is due")
             with tracing.internal("ojs.cron.trigger"):
                 decision.job = _enqueued(_new_job(row, at, held=held))
-    except OJSError as refusal:
-        decision = Decision(Outcome.REFUSED, refusal.message)
-        _skipped(row, at, "refused", message=refusal.message)
+    except Exception as problem:
+        if is_transient(problem):
+            raise
+        decision = Decision(Outcome.REFUSED, _reason(row.pk, problem))
+        _skipped(row, at, "refused", message=decision.reason)
         return _write_run(row, at, decision)
     if held and len(unfinished) >= MANY_WAITING:
         logger.warning(
@@ -355,6 +418,8 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     # The correlation key and the time (§6.3).
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta
+    # SQLite would store what no response to a worker can contain.
+    orjson.dumps([job.args, job.meta])
     job.pending = job.pending or held
     assign_project([job], row.project, lenient=True)
     return job

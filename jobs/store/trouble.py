@@ -13,6 +13,7 @@ from django.db import DatabaseError, Error, InterfaceError, OperationalError
 from django.utils.translation import gettext_noop
 
 from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
+from .database import connection
 
 # Clients get English, users their own language (`gettext`).
 UNREACHABLE = gettext_noop("The database is unreachable.")
@@ -95,6 +96,12 @@ def explain(problem: BaseException) -> OJSError | None:
 def is_transient(problem: BaseException) -> bool:
     """Whether this is a database error that may be gone at the next try."""
     return isinstance(explain(problem), DatabaseUnavailable)
+
+
+def is_away(problem: BaseException) -> bool:
+    """Whether the next statement would fail as well; a deadlock or a bug affects only one."""
+    lost = isinstance(problem, OperationalError | InterfaceError)
+    return lost and (connection().connection is None or not connection().is_usable())
 
 
 def _sentence(problem: Any) -> str | None:

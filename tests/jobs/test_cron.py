@@ -6,11 +6,13 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 
 from jobs import engine
 from jobs.crontab import Declared
 from jobs.models import CronJob, CronRun, Event, Job, OperatorAction
 from jobs.spec.lifecycle import State
+from jobs.store.database import connection
 from tests.factories import ago, ahead
 from tests.ojs_client import refusal
 
@@ -325,6 +327,117 @@ def test_a_template_that_is_refused_when_it_is_due_stops_no_other_schedule(api):
     assert run.outcome == "refused" and "type" in run.reason
     assert skipped() == ["refused"]
     assert CronJob.objects.get(pk="a").next_run_at > ago(0)
+
+
+DEEP: list = []
+for _ in range(500):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [{"type": "t", "args": [10**20]}, {"type": "t", "args": DEEP}, {"type": "t", "args": 1}, {}, 1],
+    ids=["large", "deep", "no-array", "empty", "no-object"],
+)
+def test_a_template_that_no_job_can_be_made_of_stops_no_other_schedule(api, template, caplog):
+    register(api, name="a", cron="@every 2s")
+    register(api, name="b")
+    CronJob.objects.filter(pk="a").update(template=template)
+    for _ in range(2):
+        make_due("a", 5)
+        make_due("b")
+
+        assert engine.enqueue_due_schedules() == 2
+
+        assert engine.enqueue_due_schedules() == 0, "it is not tried again at once"
+        for job in Job.objects.filter(state=State.AVAILABLE):
+            engine.cancel(job.pk)
+
+    assert [job.meta["cron_name"] for job in Job.objects.all()] == ["b", "b"]
+    assert list(CronRun.objects.filter(cron_name="a").values_list("outcome", flat=True)) == [
+        "refused",
+        "refused",
+    ]
+    assert CronJob.objects.get(pk="a").next_run_at > ago(0)
+    told = [line.getMessage() for line in caplog.records if line.name == "jobs.cron"]
+    assert len(told) == (0 if template == {"type": "t", "args": 1} else 1)
+    assert all("Cron job a" in text for text in told)
+
+
+def test_a_template_that_no_job_can_be_made_of_is_refused_by_hand_too(api):
+    register(api)
+    CronJob.objects.update(template={"type": "t", "args": [10**20]})
+
+    reply = api.send("cron/report/trigger")
+
+    assert (reply.status_code, reply.json()["outcome"]) == (200, "refused")
+    assert reply.json()["reason"] == "An unexpected TypeError; the server's log says more."
+
+
+def refuse_jobs_of(type, error):
+    """Make the database refuse jobs of a type with this error."""
+    with connection().cursor() as cursor:
+        if connection().vendor == "sqlite":
+            cursor.execute(
+                f"CREATE TRIGGER picky BEFORE INSERT ON ojs_jobs_job WHEN NEW.type = '{type}' "
+                "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+            return
+        cursor.execute(
+            f"CREATE FUNCTION picky() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"IF NEW.type = '{type}' THEN RAISE 'no' USING ERRCODE = '{error}'; END IF; "
+            "RETURN NEW; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER picky BEFORE INSERT ON ojs_jobs_job "
+            "FOR EACH ROW EXECUTE FUNCTION picky()"
+        )
+
+
+def test_a_job_that_the_database_refuses_stops_no_other_schedule(api):
+    register(api, name="a", type="bad.job")
+    register(api, name="b")
+    refuse_jobs_of("bad.job", "22000")
+    make_due("a", 5)
+    make_due("b")
+
+    assert engine.enqueue_due_schedules() == 2
+
+    assert [job.meta["cron_name"] for job in Job.objects.all()] == ["b"]
+    assert CronRun.objects.get(cron_name="a").outcome == "refused"
+    assert CronJob.objects.get(pk="a").next_run_at > ago(0)
+
+
+@pytest.mark.postgres
+def test_a_schedule_whose_statement_was_chosen_by_a_deadlock_stays_due_and_stops_no_other(api):
+    register(api, name="a", type="bad.job")
+    register(api, name="b")
+    refuse_jobs_of("bad.job", "40P01")
+    make_due("a", 5)
+    make_due("b")
+
+    with pytest.raises(OperationalError) as raised:
+        engine.enqueue_due_schedules()
+
+    assert raised.value.__notes__ == ["Cron job a"]
+    assert [job.meta["cron_name"] for job in Job.objects.all()] == ["b"]
+    assert CronJob.objects.due().get().pk == "a"
+    assert not CronRun.objects.filter(cron_name="a").exists()
+
+
+def test_a_schedule_whose_time_zone_is_gone_has_no_next_run_and_stops_no_other(api):
+    register(api, name="a")
+    register(api, name="b")
+    CronJob.objects.filter(pk="a").update(timezone="Mars/Olympus")
+    make_due("a", 5)
+    make_due("b")
+
+    assert engine.enqueue_due_schedules() == 2
+
+    assert CronRun.objects.get(cron_name="b").outcome == "triggered"
+    run = CronRun.objects.get(cron_name="a")
+    assert run.outcome == "refused" and "Mars/Olympus" in run.reason
+    assert CronJob.objects.get(pk="a").next_run_at is None
 
 
 def test_a_time_that_the_clocks_skipped_is_recorded(api):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 from django.db.models.functions import Now
 
@@ -28,6 +27,7 @@ from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock, looks, pace, planner
 from jobs.store.database import atomic, connection
+from jobs.store.trouble import is_away
 from jobs.store.watchdog import bounded
 
 from ..alerts import delivery, evaluation
@@ -420,7 +420,7 @@ def sweep(
                     continue
             count = run(chore, rests, stop=stop, give_up=give_up)
         except Exception as problem:
-            if _database_is_away(problem):
+            if is_away(problem):
                 raise  # the caller waits until the database is back
             failed(chore, problem)
             continue
@@ -450,12 +450,6 @@ def _is_our_turn(chore: Chore, give_up: Callable[[], object] | None) -> bool:
     """`take_turn()` with a time limit, because it queries the database too."""
     with bounded(f"The turn of the chore {chore.name}", STUCK, give_up):
         return take_turn(chore)
-
-
-def _database_is_away(problem: Exception) -> bool:
-    """Whether the next chore would fail as well; a deadlock or a bug affects only this one."""
-    lost = isinstance(problem, OperationalError | InterfaceError)
-    return lost and (connection().connection is None or not connection().is_usable())
 
 
 def run(
