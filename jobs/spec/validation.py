@@ -14,6 +14,7 @@ from uuid import UUID
 
 import orjson
 
+from ..conf import ojs_settings
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, MetadataTooLarge, Unsupported
 from . import fields, rate_policy, reserved
 from .durations import LONGEST
@@ -220,6 +221,11 @@ class Options(TimeLimits):
     result_ttl = Integer(
         "Seconds to keep the result; -1: forever.", least=-1, most=CENTURY, echoed=True
     )
+    result_size_limit = Integer(
+        'Bytes of JSON. All results have the same limit, `OJS["MAX_RESULT_SIZE"]`: less is refused.',
+        least=1,
+        echoed=True,
+    )
     version = Version(
         "Of the arguments (OJS job versioning §5): only workers that accept it get the job. "
         "It takes precedence over the version in `type`.",
@@ -425,6 +431,9 @@ def _checked(
     _take_time_limits(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
+    # Not of jobs that are made from what was accepted earlier: the limit may have grown since.
+    if type_pattern is not CLASS_PATTERN:
+        _check_result_size(options)
     _take_version(job, options, version)
     rate_limit = options.get("rate_limit")
     if rate_limit is not None:
@@ -510,6 +519,16 @@ def _take_result_ttl(job: NewJob, options: Document) -> None:
     seconds = Options.result_ttl.read(options)
     if seconds is not None:
         job.result_ttl = LONGEST if seconds == -1 else timedelta(seconds=seconds)
+
+
+def _check_result_size(options: Document) -> None:
+    """Refuse a limit that would not be kept: an ACK does not look for one of its job's own."""
+    limit, most = Options.result_size_limit.read(options), ojs_settings.MAX_RESULT_SIZE
+    if limit is not None and limit < most:
+        raise Unsupported(
+            f"The limit of all results is {most} bytes; a job cannot have a smaller one.",
+            field="result_size_limit",
+        )
 
 
 def _take_version(job: NewJob, options: Document, named: str | None) -> None:

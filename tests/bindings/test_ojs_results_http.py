@@ -150,6 +150,32 @@ def test_a_bad_result_ttl_is_refused(api, ttl):
     assert "result_ttl" in refusal(api.push(options={"result_ttl": ttl}))["message"]
 
 
+def test_a_limit_of_its_own_that_would_not_be_kept_is_refused(api, settings):
+    """OJS results §6.1."""
+    settings.OJS = {**settings.OJS, "MAX_RESULT_SIZE": 1000}
+
+    reply = api.push(options={"result_size_limit": 999})
+
+    assert (reply.status_code, refusal(reply)["code"]) == (422, "unsupported")
+    assert refusal(reply)["details"]["field"] == "result_size_limit"
+    job_id = api.pushed(options={"result_size_limit": 1000})
+    assert api.job(job_id)["result_size_limit"] == 1000
+    assert refusal(api.push(result_size_limit="1000"))["code"] == "invalid_request"
+
+
+def test_a_running_workflow_goes_on_when_the_limit_of_results_has_grown(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_RESULT_SIZE": 1000}
+    job = {"type": "a", "args": [], "options": {"result_size_limit": 1000}}
+    batch = {"type": "batch", "jobs": [job], "callbacks": {"on_complete": job | {"type": "b"}}}
+    assert api.send("workflows", batch).status_code == 201
+    settings.OJS = {**settings.OJS, "MAX_RESULT_SIZE": 2000}
+
+    api.ack(api.fetch()[0]["id"])
+
+    assert [job["type"] for job in api.fetch()] == ["b"]
+    assert api.send("workflows", batch).status_code == 422
+
+
 def test_the_result_of_no_job_is_not_found(api):
     assert api.see(f"jobs/{uuid7()}/result").status_code == 404
     assert api.see("jobs/nonsense/result").status_code == 404
