@@ -183,7 +183,7 @@ class DuplicateJob(OJSError):
     code = "duplicate"
 
     @classmethod
-    def within(cls, first: int, index: int, **details: object) -> DuplicateJob:
+    def within(cls, first: int, index: int, **details: Any) -> DuplicateJob:
         """A job duplicates an earlier one of the same request, and neither is stored."""
         return cls(
             f"The jobs at index {first} and {index} of this request are duplicates.",

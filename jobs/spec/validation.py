@@ -222,7 +222,7 @@ class Options(TimeLimits):
         "Seconds to keep the result; -1: forever.", least=-1, most=CENTURY, echoed=True
     )
     result_size_limit = Integer(
-        'Bytes of JSON. All results have the same limit, `OJS["MAX_RESULT_SIZE"]`: less is refused.',
+        'Bytes of JSON. All results have one limit, `OJS["MAX_RESULT_SIZE"]`: less is refused.',
         least=1,
         echoed=True,
     )
