@@ -187,11 +187,22 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "django", "runhttp", *map(str, arguments)]
 
 
-def is_healthy(port: int) -> bool:
+def is_healthy(port: int, context: ssl.SSLContext | None = None) -> bool:
+    url = f"https://localhost:{port}" if context else f"http://127.0.0.1:{port}"
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/ojs/v1/health").is_success
+        return httpx.get(f"{url}/ojs/v1/health", verify=context or False).is_success
     except httpx.TransportError:
         return False
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A file with a certificate for localhost, and a context that trusts it."""
+    authority = trustme.CA()
+    root, path = tmp_path / "root.pem", tmp_path / "certificate.pem"
+    authority.cert_pem.write_to_path(str(root))
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(path))
+    return path, ssl.create_default_context(cafile=str(root))
 
 
 def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_path):
@@ -244,28 +255,39 @@ def test_several_processes_do_not_start_with_options_that_are_refused(environmen
     assert "Started server process" not in started.output
 
 
-def test_it_serves_tls(environment, tmp_path):
-    authority = trustme.CA()
-    root, certificate = tmp_path / "root.pem", tmp_path / "certificate.pem"
-    authority.cert_pem.write_to_path(str(root))
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    context = ssl.create_default_context(cafile=str(root))
+def test_it_serves_tls(environment, tmp_path, certificate):
+    path, context = certificate
     port = free_port()
-    arguments = command("--port", port, "--tls-certificate", certificate)
+    arguments = command("--port", port, "--tls-certificate", path)
     with running(arguments, tmp_path / "server.log", environment) as started:
-
-        def answers() -> bool:
-            try:
-                return httpx.get(
-                    f"https://localhost:{port}/ojs/v1/health", verify=context
-                ).is_success
-            except httpx.TransportError:
-                return False
-
-        eventually(answers, lambda: started.output)
+        eventually(lambda: is_healthy(port, context), lambda: started.output)
         surroundings = {"OJS_SERVER_PORT": str(port), "OJS_SERVER_TLS_CERTIFICATE": "set"}
         health.check(surroundings, tmp_path / "alive")
         assert started.terminate() == 0, started.output
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_a_websocket_that_is_refused_is_no_error_of_the_server(
+    environment, tmp_path, certificate, scheme
+):
+    path, context = certificate if scheme == "wss" else ("", None)
+    port = free_port()
+    arguments = command("--port", port, *(["--tls-certificate", path] if path else []))
+    guarded = environment | {"OJS_ALLOW_ANONYMOUS": "0"}
+
+    def status(at: str) -> int:
+        url = f"{scheme}://localhost:{port}{at}"
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            websockets.sync.client.connect(url, ssl=context, proxy=None)
+        return refused.value.response.status_code
+
+    with running(arguments, tmp_path / "server.log", guarded) as started:
+        eventually(lambda: is_healthy(port, context), lambda: started.output)
+        found = [status(at) for at in ("/nowhere", "/work", "/ojs/v1/ws", "/nowhere")]
+        assert started.terminate() == 0, started.output
+
+    assert found == [404, 401, 401, 404]
+    assert "ERROR" not in started.output
 
 
 @pytest.mark.parametrize(

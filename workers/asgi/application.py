@@ -210,6 +210,10 @@ class JobServer:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         socket = ASGISocket(scope, receive, send)
+        await self._serve_socket(scope, socket)
+        await socket.see_off()
+
+    async def _serve_socket(self, scope: Scope, socket: ASGISocket) -> None:
         serve = self._sockets.get(path_of(scope))
         if serve is None:
             await socket.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)

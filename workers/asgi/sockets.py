@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ Serve = Callable[[Loop, Socket], Coroutine[Any, Any, None]]
 """Serves one WebSocket to its end."""
 
 NOT_FOUND = "Nothing is served here.\n"
+GOODBYE = 2.0
+"""Seconds that a client has to disconnect after a refusal."""
 OWN = {"/ojs/v1/ws": "jobs.realtime.socket.serve"}
 """WebSockets that belong to no worker protocol: path → dotted path of the function."""
 
@@ -49,6 +52,8 @@ class ASGISocket:
         self._receive = receive
         self._send = send
         self._has_ended = False
+        self._was_refused = False
+        """The handshake was answered with a response of HTTP."""
         self._pending: Any = None
         """The next message, while waiting for it."""
 
@@ -66,6 +71,20 @@ class ASGISocket:
         start = {"type": "websocket.http.response.start", "status": status, "headers": headers}
         await self._send(start)
         await self._send({"type": "websocket.http.response.body", "body": content})
+        self._was_refused = True
+
+    async def see_off(self) -> None:
+        """Wait until a client that was refused has disconnected.
+
+        uvicorn takes the refusal for none, and logs an error, if the application returns before.
+        """
+        if not self._was_refused:
+            return
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(GOODBYE):
+                # uvicorn says so with the refusal, and again when the connection has ended.
+                await self._receive()
+                await self._receive()
 
     async def accept(self, subprotocol: str | None = None) -> None:
         await self._send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
