@@ -33,7 +33,7 @@ from .spec.durations import format_duration
 from .spec.envelope import milliseconds
 from .spec.fields import refuse, wrong_type
 from .spec.identifiers import uuid7
-from .spec.jsonable import DEEPEST, jsonable
+from .spec.jsonable import DEEPEST, jsonable, may_have_large_float
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
 from .spec.timestamps import format_timestamp
 from .spec.validation import TYPE_PATTERN, NewJob, new_job
@@ -232,7 +232,8 @@ def _all_plain_args(items: Sequence[Any]) -> Arguments | None:
         return None
     copies: Arguments = orjson.loads(written[DEEP : len(written) - DEEP])
     # It writes a UUID as text and NaN as null: those do not survive unchanged.
-    return copies if copies == given and rb"\u0000" not in written else None
+    is_plain = copies == given and rb"\u0000" not in written and not may_have_large_float(written)
+    return copies if is_plain else None
 
 
 def envelope_of(item: Mapping[str, Any]) -> dict[str, Any]:

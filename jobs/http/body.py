@@ -5,9 +5,10 @@ Strict, because a document must be returned as it was sent, by both databases an
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -21,7 +22,8 @@ from ..errors import (
     UnsupportedCompression,
 )
 from ..spec.cloudevents import BATCHED, EVENTS, STRUCTURED, media_type
-from ..spec.validation import LARGEST_INTEGER
+from ..spec.jsonable import DEEPEST, may_have_large_float
+from ..spec.members import LARGEST
 from .dialects import MEDIA_TYPE, PLAIN_JSON
 from .origins import check_type
 from .request import Meta, Readable
@@ -31,15 +33,13 @@ OF_CLOUDEVENTS = frozenset({STRUCTURED, BATCHED})
 """What an enqueue may be, too; other endpoints find that members are missing."""
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 COMPRESSIONS = ["gzip"]
-DEEPEST = 200
-"""Levels of nesting. orjson writes 254, and responses add a few levels around a job."""
 DRAINED = 4
 """A body of up to this many times the limit is read to its end before it is refused."""
 CHUNK = 2**16
-# The numbers are checked only in bodies that may contain one that cannot be stored.
-LONG_NUMBER = b"0" * 16
-EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
-HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
+ROOM = 254 - DEEPEST
+"""Levels that orjson still writes around the deepest document; responses need a few of them."""
+LONGEST = 324
+"""Digits of the smallest number, after the point."""
 
 
 def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
@@ -149,36 +149,48 @@ def parse_json(body: bytes) -> Any:
 
     Raises:
         InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
-            integers beyond ±(2^53 - 1).
+            numbers beyond ±(2^53 - 1), or very many tiny ones.
     """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
         raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
-    if body.count(b"[") + body.count(b"{") > DEEPEST:
+    # Writing it again is the fastest look at all of its values.
+    around = document
+    if len(body) > 2 * DEEPEST:
+        for _ in range(ROOM):
+            around = [around]
+    try:
+        written = orjson.dumps(around, option=orjson.OPT_STRICT_INTEGER)
+    except TypeError:
         _check_depth(document)
-    # A regular expression would check the bytes one by one, which takes longer than parsing.
-    has_long_number = LONG_NUMBER in body.translate(EVERY_DIGIT_ZERO)
-    if has_long_number or b"\\u0000" in body:
         _check_values(document, "$")
-    if has_long_number and HUGE_INTEGER.search(body):
-        # orjson turns an integer beyond 64 bits into a float, as if the client had sent a float.
-        _check_values(json.loads(body), "$")
+        raise
+    if may_have_large_float(written) or rb"\u0000" in written:
+        _check_values(document, "$")
+    tiny = written.count(b"e-")
+    if tiny and tiny * LONGEST > ojs_settings.MAX_BODY_SIZE:
+        _check_exponents(document, ojs_settings.MAX_BODY_SIZE)
     return document
 
 
-def _check_depth(document: Any) -> None:
+def _levels(document: Any) -> Iterator[list[Any]]:
+    """The values at each level of nesting, from the outside in."""
     level = [document]
-    for _ in range(DEEPEST + 1):
-        containers = [value for value in level if type(value) in (dict, list)]
+    while level:
+        yield level
         level = [
             item
-            for value in containers
+            for value in level
+            if type(value) in (dict, list)
             for item in (value.values() if type(value) is dict else value)
         ]
-        if not containers:
-            return
-    raise InvalidPayload(f"The JSON document is nested more than {DEEPEST} levels deep.")
+
+
+def _check_depth(document: Any) -> None:
+    for number, level in enumerate(_levels(document)):
+        if number >= DEEPEST and any(type(value) in (dict, list) for value in level):
+            raise InvalidPayload(f"The JSON document is nested more than {DEEPEST} levels deep.")
 
 
 def _check_values(value: Any, path: str) -> None:
@@ -191,8 +203,24 @@ def _check_values(value: Any, path: str) -> None:
             _check_values(item, f"{path}[{index}]")
     elif type(value) is str:
         _check_text(value, path)
-    elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-        raise _refusal(path, f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.")
+    elif type(value) in (int, float) and not -LARGEST <= value <= LARGEST:
+        raise _refusal(path, f"The number at {path} is beyond ±(2^53 - 1); send it as a string.")
+
+
+def _check_exponents(document: Any, limit: int) -> None:
+    """Refuse numbers that PostgreSQL, which stores their digits, would blow up."""
+    tiny = (
+        value
+        for level in _levels(document)
+        for value in level
+        if type(value) is float and 0 < abs(value) < 1
+    )
+    digits = -sum(math.log10(abs(value)) for value in tiny)
+    if digits > limit:
+        raise InvalidPayload(
+            f"Without exponents, the numbers in the JSON document have more than {limit} digits.",
+            hint="Send numbers such as 1e-300 as strings.",
+        )
 
 
 def _check_text(text: str, path: str) -> None:

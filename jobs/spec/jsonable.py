@@ -12,10 +12,12 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from .fields import refuse
-from .validation import LARGEST_INTEGER
+from .members import LARGEST
 
 DEEPEST = 200
-"""Levels of nesting, the same as over HTTP."""
+"""Levels of nesting."""
+EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
+LONG = b"0" * len(str(LARGEST)) + b".0"
 HINTS = {
     "datetime": "pass its isoformat()",
     "date": "pass its isoformat()",
@@ -58,12 +60,12 @@ def _copied(value: Any, depth: int) -> Any:
         if value.isascii() and "\x00" not in value:
             return value
     elif kind is int:
-        if -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        if -LARGEST <= value <= LARGEST:
             return value
     elif value is None or kind is bool:
         return value
     elif kind is float:
-        if math.isfinite(value):
+        if -LARGEST <= value <= LARGEST:
             return value
     elif depth > DEEPEST:
         pass
@@ -86,13 +88,11 @@ def _converted(value: Any, place: str, depth: int) -> Any:
     if isinstance(value, str):
         return _text(value, place)
     if isinstance(value, int):
-        if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-            raise refuse(place, f"The integer at {place} is beyond ±(2^53 - 1); pass a string.")
-        return int(value)
+        return int(_kept(value, place))
     if isinstance(value, float):
         if not math.isfinite(value):
             raise refuse(place, f"The number at {place} is {value}, which JSON does not have.")
-        return float(value)
+        return float(_kept(value, place))
     if depth > DEEPEST:
         raise refuse(place[:80], f"The value at {place[:80]}… is nested too deeply, or in itself.")
     if isinstance(value, list | tuple):
@@ -103,6 +103,23 @@ def _converted(value: Any, place: str, depth: int) -> Any:
             for name, item in value.items()
         }
     raise _not_json(value, place)
+
+
+def _kept(value: float, place: str) -> float:
+    # In JSON, 1e300 is an integer, too, and PostgreSQL returns it as one (OJS JSON format §4.2).
+    if not -LARGEST <= value <= LARGEST:
+        raise refuse(place, f"The number at {place} is beyond ±(2^53 - 1); pass a string.")
+    return value
+
+
+def may_have_large_float(written: bytes) -> bool:
+    """Whether JSON that orjson wrote may contain a float beyond ±(2^53 - 1).
+
+    A regular expression would look at the bytes one by one, which takes longer than writing them.
+    """
+    if b"+" in written and b"e+" in written:  # a single byte is found much faster
+        return True
+    return LONG in written.translate(EVERY_DIGIT_ZERO)
 
 
 def _text(value: str, place: str) -> str:

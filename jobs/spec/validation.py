@@ -24,7 +24,6 @@ from .lifecycle import State
 from .lineage import PARENT, ROOT
 from .members import (
     CENTURY,
-    LARGEST,
     MILLISECOND,
     Array,
     Boolean,
@@ -56,7 +55,6 @@ QUEUE_LENGTH = 128
 TYPE_LENGTH = 255
 META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
-LARGEST_INTEGER = LARGEST
 PRIORITIES = (-100, 100)
 LEVELS = {"HIGH": 10, "NORMAL": 0, "LOW": -10}
 """Named priorities (OJS core §5.2)."""

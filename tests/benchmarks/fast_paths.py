@@ -515,7 +515,7 @@ FAST_PATHS: Sequence[FastPath] = (
         "numbers only where long",
         "Numbers and texts are checked only in bodies that may contain one that is too large.",
         (5,),
-        putting("jobs.http.body:LONG_NUMBER", b""),
+        putting("jobs.spec.jsonable:LONG", b""),
         "not jobs.http.body:_check_values",
         ("enqueue 100", "fetch 100 carrying acks"),
     ),

@@ -89,6 +89,53 @@ def test_what_is_no_json_we_can_keep_is_refused(api, what):
 
 
 @pytest.mark.parametrize(
+    "number",
+    [
+        *("1e16", "-1E16", "1e+300", "1.7976931348623157E+308", "0.00001e30", "1000000e10"),
+        *("9007199254740992.0", "9007199254740993e0", "-90071992547409920e-1", "1e0000020"),
+    ],
+)
+@pytest.mark.parametrize("around", ["%s", "[%s ]", '{"a":{"b" :%s}}', '["1e2",%s,"a, e, i"]'])
+def test_an_integer_is_refused_however_it_is_written(api, number, around):
+    """PostgreSQL would return 1e300 as an integer of 301 digits (JSON format §4.2)."""
+    job = JobFactory(active=True)
+    value = (around % number).encode()
+    requests = [
+        ("jobs", job_with(value.decode())),
+        ("jobs", b'{"type":"a","args":[],"meta":{"a":%s}}' % value),
+        ("jobs", b'{"type":"a","args":[],"x_mine":%s}' % value),
+        ("jobs/batch", b'{"jobs":[{"type":"a","args":[%s]}]}' % value),
+        ("workers/ack", b'{"job_id":"%s","result":%s}' % (str(job.pk).encode(), value)),
+    ]
+    for path, body in requests:
+        reply = api.send(path, body)
+
+        assert (reply.status_code, refusal(reply)["code"]) == (400, "invalid_payload")
+    assert Job.objects.get() == job
+
+
+def test_a_float_stays_one(api):
+    sent = [1.0, 1e15, 0.1, 1e-7, 123456789.125]
+
+    job_id = api.pushed(args=sent)
+
+    found = api.job(job_id)["args"]
+    assert (found, [type(value) for value in found]) == (sent, [float] * 5)
+
+
+def test_tiny_numbers_are_refused_if_their_digits_are_more_than_a_body_may_have(api, settings):
+    """PostgreSQL stores the digits, and each answer has them."""
+    settings.OJS |= {"MAX_BODY_SIZE": 1500}
+
+    assert api.send("jobs", job_with(",".join(["1e-300"] * 4))).status_code == 201
+    assert api.send("jobs", job_with(",".join(["1e-30"] * 40))).status_code == 201
+    assert api.send("jobs", job_with(",".join(['"1e-300"'] * 9))).status_code == 201
+    reply = api.send("jobs", job_with(",".join(["-1E-300"] * 6)))
+
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "invalid_payload")
+
+
+@pytest.mark.parametrize(
     "digits", [str(2**53), str(2**64), "9" * 300], ids=["54 bits", "65 bits", "far more"]
 )
 def test_where_an_integer_is_too_large_is_said(api, digits):
@@ -132,12 +179,11 @@ def test_no_endpoint_stumbles_over_an_empty_object(api, path):
         "-0.0",
         "9007199254740991",
         "-9007199254740991",
-        "1e16",
-        "1e19",
-        "1e20",
-        "-1E+30",
-        "1e300",
-        "1.7976931348623157e308",
+        "1e15",
+        "-9.00719925474099E+15",
+        "1.0",
+        "0.000001",
+        "1e-300",
         "5e-324",
         "1e-400",
         "0.1234567890123456789",
@@ -152,8 +198,8 @@ def test_no_endpoint_stumbles_over_an_empty_object(api, path):
         '{"__class__": "x", "$type": "y", "__proto__": {}}',
         '"' + "x" * 100_000 + '"',
         "[" * 100 + "]" * 100,
-        '[1e19, "1234567890123456789", 1234567890123456]',
-        '[1e25, "12345678901234567"]',
+        '[1e15, "1234567890123456789", 1234567890123456]',
+        '["1e25", "12345678901234567"]',
     ],
 )
 def test_strange_values_survive_the_whole_round(api, text):
@@ -171,7 +217,7 @@ def test_strange_values_survive_the_whole_round(api, text):
     assert seen("result") == sent
 
 
-@pytest.mark.parametrize("text", ["1e20", "-1e300", r'"\u0001"'])
+@pytest.mark.parametrize("text", ["1e15", "-1e-300", r'"\u0001"'])
 def test_strange_values_survive_in_every_member(api, text):
     body = b'{"type":"a","args":[],"meta":{"m":%s},"x_mine":%s}' % ((text.encode(),) * 2)
     job_id = api.send("jobs", body).json()["job"]["id"]

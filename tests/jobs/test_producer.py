@@ -225,6 +225,8 @@ def test_tuples_subclasses_of_text_and_enumerations_arrive_as_json():
         ([JobFactory.build()], "args[0]", "primary key"),
         ([float("nan")], "args[0]", "nan"),
         ([2**53], "args[0]", "string"),
+        ([{"n": 2.0**53}], "args[0].n", "string"),
+        ([-1e300], "args[0]", "string"),
         (["nul\x00"], "args[0]", "NUL"),
         (["\ud800"], "args[0]", "surrogate"),
         ([{1: "one"}], "args[0]", "must be a string"),
