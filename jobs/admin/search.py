@@ -11,9 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, TextField, Value
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
-from django.db.models.functions import Cast
+from django.db.models import Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.lookups import Exact
 from django.utils import timezone
 from django.utils.text import smart_split, unescape_string_literal
@@ -24,7 +22,7 @@ from ..access.redaction import is_sensitive
 from ..models import JobError
 from ..spec.identifiers import first_id, parse_uuid
 from ..spec.lifecycle import State
-from ..store.expressions import JSONArrayHas
+from ..store.expressions import JSONArrayHas, TextAt
 
 HELP = _(
     "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "
@@ -94,10 +92,7 @@ def _moment(text: str) -> datetime:
 def _inside(path: str, text: str) -> Any:
     """The value at `args.0.name`, as text."""
     column, *keys = path.split(".")
-    place: Any = column
-    for key in keys[:-1]:
-        place = KeyTransform(key, place)
-    return Exact(Cast(KeyTextTransform(keys[-1], place), TextField()), Value(text))
+    return Exact(TextAt(column, keys), Value(text))
 
 
 def search(

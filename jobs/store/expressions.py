@@ -180,6 +180,54 @@ class JSONElement(Func):
         )
 
 
+class TextAt(Expression):
+    """What is at a path in a JSON column, as text; NULL if there is nothing, or a null:
+    `TextAt("args", ["0", "to"])`.
+
+    A number in the path is the index of an array or the name of a member. Django's transforms take
+    it for an index, and PostgreSQL refuses one of more than 32 bits.
+    """
+
+    output_field = TextField()
+
+    def __init__(self, column: str, path: Sequence[str]) -> None:
+        super().__init__()
+        self._column: Any = F(column)
+        self._path = list(path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._column}, {self._path})"
+
+    def get_source_expressions(self) -> list[Any]:
+        return [self._column]
+
+    def set_source_expressions(self, exprs: Sequence[Any]) -> None:
+        (self._column,) = exprs
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        column, parameters = compiler.compile(self._column)
+        # Not one subquery in another for each key: SQLite's parser has a limited depth.
+        found = f"""(
+            WITH RECURSIVE walk (depth, type, value) AS (
+                SELECT 0, json_type({column}), {column}
+             UNION ALL
+                SELECT depth + 1, each.type, each.value
+                  FROM walk
+                  JOIN json_each(
+                           CASE WHEN walk.type IN ('array', 'object') THEN walk.value END
+                       ) AS each
+                 WHERE CAST(each.key AS TEXT) = json_extract(%s, '$[' || depth || ']')
+            )
+            SELECT CASE WHEN type IN ('true', 'false') THEN type ELSE CAST(value AS TEXT) END
+              FROM walk
+             WHERE depth = %s)"""
+        return found, [*parameters, *parameters, json.dumps(self._path), len(self._path)]
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, parameters = compiler.compile(self._column)
+        return f"({column} #>> %s::text[])", [*parameters, _array(self._path)]
+
+
 class JSONArrayHas(Func):
     """Whether a JSON array of texts contains this one: `filter(JSONArrayHas("labels", "blue"))`."""
 

@@ -68,6 +68,16 @@ def everything_matched(client, action, query=""):
         ("args.1.deep.er:yes", True),
         ("args.9:42", False),
         ("args.contains:42", False),
+        ("args.1.on:true", True),
+        ("args.1.off:null", False),
+        ("args.1.to.0:a", False),
+        ("args.1.list.2.0:7", True),
+        ("args.2147483648:1", False),
+        ("args.99999999999999999999:1", False),
+        (f"args.{'0.' * 300}0:1", False),
+        ("meta.3000000000:paid", True),
+        ("meta.7:seven", True),
+        ("result.3000000000:1", False),
         ("meta.tenant:acme", True),
         ("meta.tenant__in:acme", False),
         ("error:smtp_down", True),
@@ -79,7 +89,17 @@ def everything_matched(client, action, query=""):
 )
 def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
     job = JobFactory(
-        args=[42, {"to": "ann@example.com", "deep": {"er": "yes"}}], meta={"tenant": "acme"}
+        args=[
+            42,
+            {
+                "to": "ann@example.com",
+                "deep": {"er": "yes"},
+                "list": [1, 2, [7]],
+                "on": True,
+                "off": None,
+            },
+        ],
+        meta={"tenant": "acme", "3000000000": "paid", "7": "seven"},
     )
     JobErrorFactory(job=job, type="smtp_down", code="E42")
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Dependency, Event, Job, JobError
 from jobs.store.database import alias
-from jobs.store.expressions import Among, Each
+from jobs.store.expressions import Among, Each, TextAt
 from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 from workers.models import Worker
@@ -110,3 +110,26 @@ def test_each_row_gets_its_own_number_whatever_its_key_is(db):
 
     found = dict(Worker.objects.values_list("pk", "jobs_done"))
     assert found == {name: 2**40 + number for name, number in numbers.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (["0"], "plain"),
+        (["1", "0"], "a member"),
+        (["1", "a,b"], "1.5"),
+        (["1", 'say "so"'], "true"),
+        (["1", "back\\slash"], "deep"),
+        (["1", "{x}", "1"], "2"),
+        (["1", "$.y"], None),
+        (["1", "nothing"], None),
+        (["0", "0"], None),
+        (["9"], None),
+        (["2147483648"], None),
+    ],
+)
+def test_a_text_is_read_from_a_path_of_names_and_indexes(db, path, found):
+    odd = {"0": "a member", "a,b": 1.5, 'say "so"': True, "back\\slash": "deep"}
+    JobFactory(args=["plain", odd | {"{x}": [1, 2], "nothing": None}])
+
+    assert Job.objects.values_list(TextAt("args", path), flat=True).get() == found
