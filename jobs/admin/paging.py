@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.utils.functional import cached_property
@@ -34,6 +35,13 @@ class CappedPaginator(Paginator):
 
 class FiguresChangeList(ChangeList):
     """A page of rows to which the model admin adds figures: one query for all of them."""
+
+    def get_filters(self, request: Any) -> Any:
+        try:
+            return super().get_filters(request)
+        except (OverflowError, ValueError) as problem:
+            # A year in the address may be one that Django computes with and Python does not have.
+            raise IncorrectLookupParameters(problem) from problem
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)

@@ -13,7 +13,7 @@ from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
 
 from jobs.admin import display
-from jobs.admin.base import from_standby
+from jobs.admin.base import PagesModelAdmin, from_standby
 from jobs.admin.charts import Chart
 from jobs.admin.live import live
 from jobs.conf import ojs_settings
@@ -38,7 +38,7 @@ SHOWN_QUEUES = 50
 
 
 @admin.register(Dashboard)
-class DashboardAdmin(admin.ModelAdmin):
+class DashboardAdmin(PagesModelAdmin):
     """One page. It has a model of its own for its entry on the index and its permission."""
 
     class Media:
