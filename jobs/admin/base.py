@@ -88,12 +88,13 @@ class OJSModelAdmin(PagesModelAdmin):
         obj = super().get_object(request, object_id, from_field)
         if obj is not None:
             obj.is_redacted = not may_see(request.user)
-            obj.is_withheld = False
+            # The columns of which a part is hidden from this user.
+            obj.withheld = set()
             for name in self.sensitive if obj.is_redacted else ():
                 whole = getattr(obj, name)
                 setattr(obj, name, redact_quotes(whole))
-                # A part of it is hidden from this user.
-                obj.is_withheld |= getattr(obj, name) != whole
+                if getattr(obj, name) != whole:
+                    obj.withheld.add(name)
         return obj
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:

@@ -93,7 +93,7 @@ class CronJobAdmin(OJSModelAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         user: Any = request.user
         # To save what one does not see would overwrite it.
-        return user.has_perm("ojs_jobs.change_cronjob") and not getattr(obj, "is_withheld", False)
+        return user.has_perm("ojs_jobs.change_cronjob") and not getattr(obj, "withheld", ())
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:

@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.models import Job, OperatorAction
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory
-from tests.operators import UNSTORABLE, messages, staff
+from tests.operators import UNSTORABLE, messages, operator, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -144,6 +144,28 @@ def test_hidden_values_are_not_copied_by_who_may_not_see_them():
 
     assert looker.get(copy_of(job)).status_code == 403
     assert "hunter2" in trusted.get(copy_of(job)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "may"),
+    [
+        ({"args": [{"password": "hunter2"}]}, False),
+        ({"meta": {"token": "hunter2"}}, False),
+        ({"args": [{"message": "login(password=hunter2)"}]}, False),
+        ({"attributes": {"x_secret": "hunter2"}}, False),
+        ({"result": {"password": "hunter2"}}, True),
+        ({}, True),
+    ],
+)
+def test_a_copy_is_offered_to_whom_it_shows_nothing_hidden(hidden, may):
+    job, looker = JobFactory(completed=True, **hidden), operator()
+
+    page = looker.get(reverse("admin:ojs_jobs_job_change", args=[job.pk])).content.decode()
+    form = looker.get(copy_of(job))
+
+    assert (copy_of(job) in page) is may
+    assert form.status_code == (200 if may else 403)
+    assert "hunter2" not in page + form.content.decode()
 
 
 @pytest.mark.parametrize("key", ["nonsense", "018c2b6f-0000-7000-8000-000000000000"])
