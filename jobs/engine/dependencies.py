@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 
@@ -276,6 +276,13 @@ def strays() -> JobQuerySet:
         workflow__state=WorkflowState.CANCELLED,
     )
     return jobs
+
+
+def is_in_vain() -> Q:
+    """Whether a job of the outer query was cancelled as a job it depends on did not complete."""
+    edges = Dependency.objects.filter(waiter=OuterRef("pk"), condition=Dependency.SUCCESS)
+    failed = edges.filter(predecessor__state__in=(State.CANCELLED, State.DISCARDED))
+    return Q(Exists(failed), state=State.CANCELLED)
 
 
 def is_waiting() -> IsNull:

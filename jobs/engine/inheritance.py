@@ -167,17 +167,33 @@ def _outcomes(
     return left
 
 
-def errors_of(ids: Collection[UUID]) -> Iterable[dict[str, Any]]:
-    """Return the last error of each failed job (OJS workflows §9.6)."""
-    last: dict[UUID, dict[str, Any]] = {}
-    for job_id, code, kind, message, attempt in _errors(ids):
-        last[job_id] = {
-            "job_id": str(job_id),
-            "code": code or kind,
-            "message": message[:1000],
-            "attempt": attempt,
-        }
-    return last.values()
+def errors_of(ids: Collection[UUID]) -> list[dict[str, Any]]:
+    """Return why each of these jobs failed, in the order given (OJS workflows §9.6)."""
+    last = {
+        job_id: failure(code or kind, message, job_id, attempt)
+        for job_id, code, kind, message, attempt in _errors(ids)
+    }
+    last |= {
+        job_id: failure("job_cancelled", "The job was cancelled.", job_id, attempt)
+        for job_id, attempt in _cancelled(ids)
+    }
+    return [last[job_id] for job_id in ids if job_id in last]
+
+
+def failure(
+    code: str, message: str, job_id: UUID | None = None, attempt: int = 0
+) -> dict[str, Any]:
+    """Return an error of a workflow (OJS workflows §9.6).
+
+    Args:
+        job_id: None if there is no job that failed.
+    """
+    return {
+        "job_id": None if job_id is None else str(job_id),
+        "code": code,
+        "message": message[:1000],
+        "attempt": attempt,
+    }
 
 
 @compiled_once
@@ -189,3 +205,9 @@ def _results(ids: Any) -> QuerySet[Any]:
 def _errors(ids: Any) -> QuerySet[Any]:
     errors = JobError.objects.filter(Among("job", ids)).order_by("pk")
     return errors.values_list("job_id", "code", "type", "message", "attempt")
+
+
+@compiled_once
+def _cancelled(ids: Any) -> QuerySet[Any]:
+    jobs = Job.objects.filter(Among("pk", ids), state=State.CANCELLED)
+    return jobs.values_list("pk", "attempt")

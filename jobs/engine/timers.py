@@ -107,7 +107,7 @@ def discard_expired() -> int:
             return 0
         Job.objects.these(stale).transition(Event.EXPIRE, State.DISCARDED)
         late = {job.pk: error for job in stale if (error := _outwaited(job, now))}
-        insert_rows(late.values())
+        insert_rows(late.get(job.pk) or _expired(job, now) for job in stale)
         record(
             job_event("job.ttl_expired", job, time=now, data=late[job.pk].details)
             for job in stale
@@ -142,6 +142,18 @@ def _outwaited(job: Job, now: datetime) -> JobError | None:
         code="enqueue_ttl_expired",
         message=f"No worker took the job within its {ttl.total_seconds():.0f} s.",
         details=timeout_details("enqueue_ttl", ttl, now - job.created_at),
+        occurred_at=now,
+    )
+
+
+def _expired(job: Job, now: datetime) -> JobError:
+    attempt = "further attempt" if job.attempt else "attempt"
+    return JobError(
+        job=job,
+        attempt=job.attempt,
+        type="expired",
+        code="expired",
+        message=f"No {attempt} began before the job expired.",
         occurred_at=now,
     )
 

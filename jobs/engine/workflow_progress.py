@@ -44,11 +44,13 @@ from ..store.database import atomic
 from ..store.expressions import Among, Each, JSONElement
 from ..store.queries import compiled_once
 from .bounds import accepted
+from .dependencies import is_in_vain
 from .inheritance import (
     ERRORS,
     MOST,
     TOGETHER,
     errors_of,
+    failure,
     results_of_workflow,
     results_of_workflows,
 )
@@ -363,8 +365,7 @@ def _begin_steps(due: Sequence[tuple[Workflow, int]], ended: list[UUID]) -> list
                 over += [item for each in part for item in _begin_steps([each], ended)]
                 continue
             ((workflow, index),) = part
-            problem = {"code": refusal.code, "message": refusal.message}
-            if _break(workflow, ended, index, [problem]):
+            if _break(workflow, ended, index, [failure(refusal.code, refusal.message)]):
                 over.append(workflow)
     return over
 
@@ -394,8 +395,7 @@ def _compensate(workflow: Workflow, ended: list[UUID]) -> bool:
         with atomic(), accepted():
             ended += _fire_compensation(workflow, max(left))
     except OJSError as refusal:
-        problem = {"code": refusal.code, "message": refusal.message}
-        broken = _not_undone(workflow, max(left), [problem])
+        broken = _not_undone(workflow, max(left), [failure(refusal.code, refusal.message)])
         return _end(workflow, WorkflowState.FAILED, broken)
     return False
 
@@ -527,13 +527,13 @@ def _advance_batch(workflow: Workflow, ended: list[UUID]) -> bool:
     if workflow.fired is None:
         failed = _anything_failed(workflow)
         due = ("on_complete", "on_failure" if failed else "on_success")
+        names = [name for name in due if name in workflow.callbacks]
         try:
             with atomic(), accepted():
-                names = [name for name in due if name in workflow.callbacks]
                 ended += _fire(workflow, names)
         except OJSError as refusal:
-            problem = {"code": refusal.code, "message": refusal.message}
-            return _finish(workflow, failed=True, errors=[problem])
+            problem = failure(refusal.code, refusal.message)
+            return _finish(workflow, failed=True, errors=[problem], failed_callbacks=names)
         return False if names else _finish(workflow, failed=False)
     jobs, _ = _nodes(workflow)
     calls = jobs.filter(workflow_index__isnull=True)
@@ -593,14 +593,25 @@ def _problem(workflow: Workflow, errors: Sequence[Any], details: dict[str, Any])
     """Return what went wrong (OJS workflows §9.6): the first hundred errors at most."""
     jobs, inside = _nodes(workflow)
     ended = jobs.filter(finished_at__isnull=False).exclude(state=State.COMPLETED)
-    failed = list(ended.order_by("pk").values_list("pk", flat=True)[:ERRORS])
+    if workflow.type == WorkflowType.DAG:
+        ended = ended.exclude(is_in_vain())
+    # A callback first: if it fails, that is why its batch does.
+    order = F("workflow_index").asc(nulls_first=True), "pk"
+    failed = list(ended.order_by(*order).values_list("pk", flat=True)[:ERRORS])
     problem = {name: value for name, value in details.items() if value not in (None, [])}
     found = [*errors, *errors_of(failed)]
     ids = [str(pk) for pk in failed]
-    for nested in inside.filter(state__in=WorkflowState.failures()).order_by("pk")[:ERRORS]:
+    for nested in _failed_inside(inside)[:ERRORS]:
+        if nested.state == WorkflowState.CANCELLED:
+            found.append(failure("workflow_cancelled", f"Workflow '{nested.pk}' was cancelled."))
         ids += (nested.problem or {}).get("failed_job_ids", [])
         found += (nested.problem or {}).get("errors", [])
     return problem | {"failed_job_ids": ids[:ERRORS], "errors": found[:ERRORS]}
+
+
+def _failed_inside(inside: QuerySet[Workflow]) -> QuerySet[Workflow]:
+    ended = inside.filter(finished_at__isnull=False).exclude(state=WorkflowState.COMPLETED)
+    return ended.defer(*BULKY).order_by("index")
 
 
 def _tell_finish(workflow: Workflow, now: datetime) -> None:
@@ -620,9 +631,21 @@ def _about_problem(workflow: Workflow) -> dict[str, Any]:
 
 
 def _failed_step(workflow: Workflow) -> dict[str, str]:
-    ids = (workflow.problem or {}).get("failed_job_ids") or []
-    job = Job.objects.filter(pk__in=ids[:1], workflow=workflow.pk).first()
-    if job is None or job.workflow_index is None:
-        return {}
-    name = workflow.step_name(job.workflow_index)
-    return {"failed_step_id": name, "failed_step_type": job.type}
+    """Return which job, workflow inside or callback failed a workflow (OJS events §4.4)."""
+    problem = workflow.problem or {}
+    if called := problem.get("failed_callbacks"):
+        return _step(called[0], workflow.callbacks[called[0]]["type"])
+    jobs, inside = _nodes(workflow)
+    members = jobs.filter(workflow_index__isnull=False)
+    job = members.filter(pk__in=problem.get("failed_job_ids", [])[:1]).first()
+    if job is not None and job.workflow_index is not None:
+        return _step(workflow.step_name(job.workflow_index), job.type)
+    nested = _failed_inside(inside).first()
+    if nested is not None and nested.index is not None:
+        return _step(workflow.step_name(nested.index), nested.type)
+    index = problem.get("failed_step_index")
+    return {} if index is None else _step(workflow.step_name(index), workflow.steps[index]["type"])
+
+
+def _step(name: str, kind: str) -> dict[str, str]:
+    return {"failed_step_id": name, "failed_step_type": kind}

@@ -156,6 +156,8 @@ def _node(tree: Tree, workflow: Workflow, index: int, left: dict[UUID, Any]) -> 
     if node is None:
         step = workflow.steps[index] if index < len(workflow.steps) else {}
         state = "cancelled" if workflow.is_decided else "waiting"
+        if index == (workflow.problem or {}).get("failed_step_index"):
+            state = "failed"  # it was refused
         return document | {"type": step.get("type", ""), "state": state, "job_id": None}
     return document | _job(tree, node, left, graph=graph)
 

@@ -66,7 +66,8 @@ TYPES = {
     "workflow.job_failed": "A job of a group or batch failed. As above.",
     "workflow.callback_fired": "A callback of a batch was enqueued. `callback`, `job_id`.",
     "workflow.completed": "It ended well.",
-    "workflow.failed": "It ended with a failure.",
+    "workflow.failed": "It ended with a failure. `error`, `failed_step_id` and `failed_step_type`: "
+    "of the job, the workflow inside or the callback that failed.",
     "workflow.cancelled": "It was cancelled.",
     "workflow.compensating": "A step of a saga failed, and what completed before it is undone. "
     "`failed_step_index`, `failed_step_id`, `error`.",

@@ -236,6 +236,120 @@ def test_a_failed_step_of_a_graph_cancels_what_depends_on_it_and_no_more(api):
     assert (after["state"], states(after)) == ("failed", expected)
 
 
+def let_expire(*types):
+    assert Job.objects.filter(type__in=types).update(expires_at=ago(1)) == len(types)
+    assert engine.discard_expired() == len(types)
+
+
+def failure_of(workflow):
+    """Return what the event of a workflow's failure says, as far as it is about the cause."""
+    told = Event.objects.get(type="workflow.failed", subject=workflow["id"]).data
+    error = {name: told["error"].get(name) for name in ("job_id", "code", "attempt")}
+    assert told["error"]["message"]
+    return told["failed_step_id"], told["failed_step_type"], error
+
+
+def test_a_chain_whose_step_expires_says_so(api):
+    chain = create(api, type="chain", steps=[job("a", expires_at="+PT1H"), job("b")])
+    (step, _) = chain["steps"]
+    let_expire("a")
+
+    error = {"job_id": step["job_id"], "code": "expired", "attempt": 0}
+    assert failure_of(chain) == ("0", "a", error)
+    assert look(api, chain)["errors"][0].items() >= error.items()
+    assert api.see(f"jobs/{step['job_id']}/result").json()["error"]["code"] == "expired"
+
+
+def test_a_chain_whose_retry_comes_too_late_says_so_and_not_what_went_wrong_before(api):
+    chain = create(api, type="chain", steps=[job("a", expires_at="+PT1H"), job("b")])
+    api.nack(api.fetch()[0]["id"], message="broken")
+    let_expire("a")
+
+    assert [error["code"] for error in look(api, chain)["errors"]] == ["expired"]
+
+
+def test_a_chain_whose_step_is_cancelled_says_so(api):
+    chain = create(api, type="chain", steps=[job("a"), job("b")])
+    (held,) = api.fetch()
+    api.nack(held["id"], message="broken")
+    api.delete(f"/ojs/v1/jobs/{held['id']}")
+
+    error = {"job_id": held["id"], "code": "job_cancelled", "attempt": 1}
+    assert failure_of(chain) == ("0", "a", error)
+
+
+def test_a_callback_learns_why_there_is_no_result(api):
+    create(
+        api,
+        type="batch",
+        jobs=[job("late", expires_at="+PT1H"), job("cancelled")],
+        callbacks={"on_complete": job("call")},
+    )
+    let_expire("late")
+    engine.cancel(Job.objects.get(type="cancelled").pk)
+
+    (call,) = api.fetch()
+    given = [(entry["state"], entry["error"]["code"]) for entry in call["parent_results"]]
+    assert given == [("discarded", "expired"), ("cancelled", "job_cancelled")]
+
+
+def test_the_event_of_a_batch_whose_callback_fails_is_about_the_callback(api):
+    calls = {"on_complete": job("call"), "on_failure": job("care")}
+    batch = create(api, type="batch", jobs=[job("a"), job("b")], callbacks=calls)
+    run(api, None, "fine")
+    _, care = run(api, "called", None)
+
+    error = {"job_id": care["id"], "code": "handler_error", "attempt": 1}
+    assert failure_of(batch) == ("on_failure", "care", error)
+
+
+def test_the_event_of_a_workflow_in_which_another_fails_is_about_that_one(api):
+    inner = {"type": "group", "jobs": [job("x"), job("y")]}
+    chain = create(api, type="chain", steps=[job("a"), inner, job("b")])
+    run(api, "done")
+    _, y = run(api, "fine", None)
+
+    error = {"job_id": y["id"], "code": "handler_error", "attempt": 1}
+    assert failure_of(chain) == ("1", "group", error)
+
+
+def test_what_is_cancelled_for_the_failure_of_another_step_has_not_failed(api):
+    workflow = create(api, name="g", steps=graph(a=[], b=["a"], c=["b"], x=[]))
+    jobs = {fetched["type"]: fetched["id"] for fetched in api.fetch(count=9)}
+    api.nack(jobs["a"], retryable=False)
+    api.ack(jobs["x"])
+
+    after = look(api, workflow)
+    assert after["failed_job_ids"] == [jobs["a"]]
+    assert [error["job_id"] for error in after["errors"]] == [jobs["a"]]
+    assert failure_of(workflow)[:2] == ("a", "a")
+
+
+def test_a_step_that_is_refused_has_failed(api):
+    only = {"unique": {"keys": ["type"], "on_conflict": "ignore"}}
+    api.pushed(type="b", options=only | {"queue": "other"})
+    chain = create(api, type="chain", steps=[job("a"), job("b", **only), job("c")])
+    run(api, "done")
+
+    after = look(api, chain)
+    assert (after["state"], states(after)) == ("failed", ["completed", "failed", "cancelled"])
+    assert after["failed_step_index"] == 1
+    error = {"job_id": None, "code": "duplicate", "attempt": 0}
+    assert failure_of(chain) == ("1", "b", error)
+
+
+def test_callbacks_that_are_refused_have_failed(api):
+    only = {"unique": {"keys": ["type"], "on_conflict": "reject"}}
+    api.pushed(type="call", options=only | {"queue": "other"})
+    batch = create(
+        api, type="batch", jobs=[job("a")], callbacks={"on_complete": job("call", **only)}
+    )
+    run(api, "done")
+
+    assert look(api, batch)["failed_callbacks"] == ["on_complete"]
+    assert failure_of(batch)[:2] == ("on_complete", "call")
+
+
 REFUSED = {
     "no steps": ({"type": "chain", "steps": []}, "$.steps"),
     "no jobs": ({"type": "group", "jobs": []}, "$.jobs"),

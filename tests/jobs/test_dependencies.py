@@ -102,7 +102,8 @@ def test_with_the_condition_settled_any_end_will_do():
     job = Job.objects.get(pk=ids["c"])
     assert job.state == State.AVAILABLE
     assert job.parent_results[0]["error"]["message"] == "no"
-    assert job.parent_results[1] == {"state": "cancelled"}
+    assert job.parent_results[1]["state"] == State.CANCELLED
+    assert job.parent_results[1]["error"]["code"] == "job_cancelled"
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire", "reclaim"])

@@ -350,6 +350,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert engine.discard_expired() == len(stale)
 
         for job in stale:
+            job.errors += 1
             job.fail_for_good(kept=False)
 
     # Producers and operators
@@ -424,7 +425,7 @@ class Lifecycle(RuleBasedStateMachine):
             assert job.runs <= max(1, job.max_attempts)
 
     @invariant()
-    def every_failed_attempt_is_on_record(self):
+    def every_failure_is_on_record(self):
         counts = dict.fromkeys(self.jobs, 0)
         for job_id in JobError.objects.values_list("job_id", flat=True):
             counts[job_id] += 1

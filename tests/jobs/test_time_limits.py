@@ -112,7 +112,7 @@ def test_expires_at_that_is_sooner_is_no_matter_of_the_ttl(api):
 
     engine.discard_expired()
 
-    assert "error" not in api.job(job_id)
+    assert api.job(job_id)["error"]["type"] == "expired"
 
 
 @pytest.mark.parametrize("way", ["failed", "released", "reclaimed"])

@@ -154,7 +154,7 @@ def test_a_job_that_was_not_fetched_in_time_is_discarded(db, state):
     job.refresh_from_db()
     assert (job.state, job.dead_letter) == (State.DISCARDED, False)
     assert job.finished_at is not None
-    assert not job.errors.exists()
+    assert [error.code for error in job.errors.all()] == ["expired"]
     assert events_of(job) == ["job.expired"]
     assert 59_000 <= Event.objects.get().data["ttl_ms"] <= 61_000
 
