@@ -353,7 +353,6 @@ THERE: dict[tuple[str, Code], Callable[[Stage], Any]] = {}
 ENQUEUING = ("jobs.create", "jobs.batch", "workflows.create")
 for name in ENQUEUING:
     THERE |= {
-        (name, (422, "invalid_request")): enqueuing(lambda _: {"retry": {"max_attempts": -1}}),
         (name, (422, "queue_draining")): enqueuing(draining),
         (name, (422, "JOB_TYPE_NOT_ALLOWED")): enqueuing(picky),
         (name, (429, "QUEUE_FULL")): enqueuing(full),
@@ -364,10 +363,13 @@ for name in ENQUEUING:
         (name, (409, "duplicate")): enqueuing(unique_and_there),
     }
 THERE |= {
-    ("workflows.create", (400, "invalid_workflow")): with_body({"type": "chain", "steps": []}),
-    ("cron.create", (422, "invalid_request")): enqueuing(
+    (name, (422, "invalid_request")): enqueuing(
         lambda _: {"options": {"retry": {"max_attempts": -1}}}
-    ),
+    )
+    for name in ("jobs.create", "jobs.batch", "cron.create")
+}
+THERE |= {
+    ("workflows.create", (400, "invalid_workflow")): with_body({"type": "chain", "steps": []}),
     ("cron.create", (413, "metadata_too_large")): enqueuing(
         lambda _: {"meta": {"a": "x" * 70_000}}
     ),

@@ -13,14 +13,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
-from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow, Unsupported
+from ..errors import InvalidRequest, InvalidWorkflow, Unsupported
 from . import traces
 from .identifiers import UUID7_PATTERN
 from .members import Array, Choice, Members, Object, Schema, Text, Texts, words
@@ -120,7 +121,8 @@ class WorkflowRequest(
     Members,
     component="NewWorkflow",
     closed=True,
-    about="A chain, saga or graph has `steps`, a group or batch `jobs`.",
+    about="A chain, saga or graph has `steps`, a group or batch `jobs`. A chain may have `jobs` in "
+    "their place.",
 ):
     type = Text(schema={"enum": WorkflowType.values}).default(WorkflowType.DAG.value)
     name = Text()
@@ -143,17 +145,31 @@ NODES = {
     "dag": WorkflowRequest.steps,
     "saga": WorkflowRequest.steps,
 }
-"""Type of a workflow → the member with its jobs."""
+"""Type of a workflow → the member with its jobs; of a chain see `_nodes_of`."""
 ONLY_OF = {
     WorkflowRequest.steps.name: ("chain", "dag", "saga"),
     WorkflowRequest.jobs.name: ("group", "batch"),
     WorkflowRequest.callbacks.name: ("batch",),
 }
 """Member → the types of workflows that have it."""
+OF_GRAPHS = StepRequest.depends_on.name
+"""Member of a step that would be ignored elsewhere."""
 SET_BY_SYSTEM = frozenset({"state", "metadata"})
 """Members of a workflow that are ignored if a client sends them (OJS workflows §3.1)."""
 NAMESPACED = re.compile(r"(x|ext)[_-]|[^.:]+[.:]")
 """How a member begins that belongs to a client or an extension."""
+
+
+class Default(NamedTuple):
+    """An option of a workflow, for its steps."""
+
+    value: Any
+    place: str
+    """The options it is among."""
+
+
+Defaults = Mapping[str, Default]
+NO_DEFAULTS: Defaults = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -197,7 +213,6 @@ def plan_of(
 
     Raises:
         InvalidWorkflow: something is invalid; `details["validation_errors"]` names the place.
-        InvalidRetryPolicyRequest: a step's retry policy is invalid.
     """
     check = partial(new_job, now=now, type_pattern=type_pattern)
     plan = _plan(document, "$", check, {}, depth=1)
@@ -219,10 +234,11 @@ def _refuse_others(document: Mapping[str, Any], path: str, *, also: Collection[s
     kind = document.get("type") or WorkflowRequest.type.absent
     with _place(path):
         WorkflowRequest.refuse_others(document, also=SET_BY_SYSTEM.union(also))
+    nodes = _nodes_of(kind, document).name
     for name, kinds in ONLY_OF.items():
-        if document.get(name) and kind not in kinds:
-            raise refuse(f"{path}.{name}", f"A {kind} has no '{name}'.")
-    nodes = NODES[kind].name
+        if document.get(name) and kind not in kinds and name != nodes:
+            also = f" beside '{nodes}'" if kind == WorkflowType.CHAIN else ""
+            raise refuse(f"{path}.{name}", f"A {kind} has no '{name}'{also}.")
     for index, node in enumerate(document[nodes]):
         place = f"{path}.{nodes}[{index}]"
         if node.get("compensate") is not None:
@@ -231,14 +247,16 @@ def _refuse_others(document: Mapping[str, Any], path: str, *, also: Collection[s
         if _is_workflow(inner):
             _refuse_others(inner, place, also=(*COMPENSATION, "job_type"))
         else:
-            _refuse_others_of_step(node, place)
+            _refuse_others_of_step(node, place, is_in_graph=kind == WorkflowType.DAG)
     for name, callback in (document.get("callbacks") or {}).items():
         if callback is not None:
             _refuse_others_of_step(callback, f"{path}.callbacks.{name}")
 
 
-def _refuse_others_of_step(document: Mapping[str, Any], path: str) -> None:
-    """Refuse unknown members of a step or callback.
+def _refuse_others_of_step(
+    document: Mapping[str, Any], path: str, *, is_in_graph: bool = False
+) -> None:
+    """Refuse members of a step or callback that are unknown, or would be ignored.
 
     Those of a job are stored and returned with it (OJS core §5.5.4); but a step whose `depends_on`
     is misspelt would run too early. So here they need a prefix (core §11.10).
@@ -246,6 +264,8 @@ def _refuse_others_of_step(document: Mapping[str, Any], path: str) -> None:
     foreign = [name for name in document if NAMESPACED.match(name)]
     with _place(path):
         StepRequest.refuse_others(document, also=TAKEN.union(foreign))
+    if document.get(OF_GRAPHS) and not is_in_graph:
+        raise refuse(f"{path}.{OF_GRAPHS}", f"Only a step of a graph has '{OF_GRAPHS}'.")
 
 
 def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
@@ -266,14 +286,16 @@ def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
 
 
 def _plan(
-    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any], *, depth: int
+    document: Mapping[str, Any], path: str, check: Check, defaults: Defaults, *, depth: int
 ) -> Plan:
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
     with _place(path):
         kind = WorkflowRequest.type.read(document)
         name = WorkflowRequest.name.read(document) or ""
-        defaults = defaults | (WorkflowRequest.options.read(document) or {})
+        options = WorkflowRequest.options.read(document) or {}
+    own = {option: Default(value, f"{path}.options") for option, value in options.items()}
+    defaults = {**defaults, **own}
     _refuse_unsupported(document, NOT_SUPPORTED, path)
     if kind != "saga":
         for where, member in _named(document, OF_SAGAS, path):
@@ -284,9 +306,9 @@ def _plan(
         raise refuse(f"{path}.type", f"The type must be one of {known}, not {kind!r}.")
     if kind == "saga":
         _check_policy(document, path)
-    nodes = NODES[kind]
-    place = f"{path}.{nodes.name}"
-    members = nodes.check(document.get(nodes.name), place)
+    sent = _nodes_of(kind, document)
+    place = f"{path}.{sent.name}"
+    members = sent.check(document.get(sent.name), place)
     plan = Plan(WorkflowType(kind), dict(document), name=name)
     documents = _add_nodes(plan, members, place, check, defaults, depth)
     if kind == "batch":
@@ -294,9 +316,17 @@ def _plan(
     if kind == "dag":
         _check_graph(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
-        nodes.name: documents
+        NODES[kind].name: documents
     }
     return plan
+
+
+def _nodes_of(kind: str, document: Mapping[str, Any]) -> Nodes:
+    """Return the member with the jobs of a workflow. A chain may call them either."""
+    nodes = NODES[kind]
+    if kind == WorkflowType.CHAIN and document.get(nodes.name) is None:
+        return WorkflowRequest.jobs if document.get("jobs") is not None else nodes
+    return nodes
 
 
 def _add_nodes(
@@ -304,7 +334,7 @@ def _add_nodes(
     members: Sequence[Any],
     place: str,
     check: Check,
-    defaults: dict[str, Any],
+    defaults: Defaults,
     depth: int,
 ) -> list[dict[str, Any]]:
     """Read the nodes of a workflow into its plan; return them in the form to be read again."""
@@ -374,7 +404,7 @@ def _compensation(
     node: Step | Plan,
     path: str,
     check: Check,
-    defaults: dict[str, Any],
+    defaults: Defaults,
 ) -> dict[str, Any] | None:
     """Read the job that undoes a step, in either form (OJS workflows §14.2)."""
     with _place(path):
@@ -415,9 +445,7 @@ def _is_workflow(document: Mapping[str, Any]) -> bool:
 NESTED = tuple(kind for kind in NODES if kind != "dag")
 
 
-def _node(
-    document: Any, path: str, check: Check, defaults: dict[str, Any], *, depth: int
-) -> Step | Plan:
+def _node(document: Any, path: str, check: Check, defaults: Defaults, *, depth: int) -> Step | Plan:
     if type(document) is not dict:
         raise refuse(path, "A step must be a JSON object.")
     if _is_workflow(document):
@@ -425,18 +453,21 @@ def _node(
     return _step(document, path, check, defaults)
 
 
-def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]) -> Step:
+def _step(document: Mapping[str, Any], path: str, check: Check, defaults: Defaults) -> Step:
     _refuse_compensation(document, path)
     with _place(path):
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
         own = StepRequest.options.read(document) or {}
-        # The step's own options, in either form, override the defaults.
-        options = {
-            name: value
-            for name, value in defaults.items()
-            if not (name in OPTION_NAMES and document.get(name) is not None)
-        } | {name: value for name, value in own.items() if value is not None}
+    # The step's own options, in either form, override the defaults.
+    own = {name: value for name, value in own.items() if value is not None}
+    inherited = {
+        name: default
+        for name, default in defaults.items()
+        if not (name in own or (name in OPTION_NAMES and document.get(name) is not None))
+    }
+    options = {name: default.value for name, default in inherited.items()} | own
+    with _place(path, inherited):
         whole = {
             name: value
             for name, value in document.items()
@@ -477,7 +508,7 @@ def _named(
 
 
 def _callbacks(
-    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]
+    document: Mapping[str, Any], path: str, check: Check, defaults: Defaults
 ) -> dict[str, Any]:
     place = f"{path}.callbacks"
     given = document.get("callbacks")
@@ -543,18 +574,23 @@ def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
 
 
 @contextlib.contextmanager
-def _place(path: str) -> Iterator[None]:
-    """Turn the refusal of a field into one that names its place in the workflow."""
+def _place(path: str, inherited: Defaults = NO_DEFAULTS) -> Iterator[None]:
+    """Turn the refusal of a field into one that names its place in the workflow.
+
+    Args:
+        inherited: options that are not the step's own.
+    """
     try:
         yield
     except InvalidWorkflow:
         raise
-    except InvalidRetryPolicyRequest as problem:
-        problem.message = f"{path}: {problem.message}"
-        problem.details["field"] = f"{path}.{problem.details['field']}".removeprefix("$.")
-        raise
     except InvalidRequest as problem:
-        where = f"{path}.{problem.details.get('field', '')}".rstrip(".")
+        errors = problem.details.get("validation_errors")
+        field = errors[0]["path"] if errors else f"$.{problem.details.get('field', '')}"
+        where = path + field.removeprefix("$").rstrip(".")
+        if option := re.match(r"\$\.options\.(\w+)", field):
+            default = inherited.get(option[1])
+            where = where if default is None else default.place + field.removeprefix("$.options")
         raise refuse(where, problem.message) from None
 
 

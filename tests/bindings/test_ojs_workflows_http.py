@@ -369,7 +369,10 @@ REFUSED = {
     ),
     "bad job": ({"type": "group", "jobs": [job(), {"type": "x"}]}, "$.jobs[1].args"),
     "job no object": ({"type": "group", "jobs": [None]}, "$.jobs[0]"),
-    "bad late step": ({"type": "chain", "steps": [job(), job(queue="NO")]}, "$.steps[1].queue"),
+    "bad late step": (
+        {"type": "chain", "steps": [job(), job(queue="NO")]},
+        "$.steps[1].options.queue",
+    ),
     "bad step deep inside": (
         {"type": "chain", "steps": [job(), {"type": "group", "jobs": [{"type": "x"}]}]},
         "$.steps[1].jobs[0].args",
@@ -416,7 +419,68 @@ REFUSED = {
         {"type": "chain", "steps": [job() | {"compensate": job() | {"optoins": {}}}]},
         "$.steps[0].compensate.optoins",
     ),
+    "option beside the type of a step": (
+        {"type": "chain", "options": {"queue": "fine"}, "steps": [job() | {"queue": "NO WAY"}]},
+        "$.steps[0].queue",
+    ),
+    "part of an option": (
+        {"type": "group", "jobs": [job(unique={"keys": ["no"]})]},
+        "$.jobs[0].options.unique.keys",
+    ),
+    "option of a callback": (
+        {"type": "batch", "jobs": [job()], "callbacks": {"on_failure": job(scheduled_at="x")}},
+        "$.callbacks.on_failure.options.scheduled_at",
+    ),
+    "option for all steps": (
+        {"type": "chain", "options": {"queue": "NO WAY"}, "steps": [job()]},
+        "$.options.queue",
+    ),
+    "option for all steps of a nested workflow": (
+        {
+            "type": "chain",
+            "options": {"queue": "fine"},
+            "steps": [job(), {"type": "group", "jobs": [job()], "options": {"queue": "NO WAY"}}],
+        },
+        "$.steps[1].options.queue",
+    ),
+    "retry policy": (
+        {"type": "group", "jobs": [{"type": "group", "jobs": [job(retry={"jitter": 5})]}]},
+        "$.jobs[0].jobs[0].options.retry.jitter",
+    ),
+    "dependency outside of a graph": (
+        {"type": "chain", "steps": [job(), job() | {"depends_on": ["a"]}]},
+        "$.steps[1].depends_on",
+    ),
+    "dependency of a callback": (
+        {
+            "type": "batch",
+            "jobs": [job()],
+            "callbacks": {"on_failure": job() | {"depends_on": ["a"]}},
+        },
+        "$.callbacks.on_failure.depends_on",
+    ),
+    "dependency of a compensation": (
+        {"type": "chain", "steps": [job() | {"compensate": job() | {"depends_on": ["a"]}}]},
+        "$.steps[0].compensate.depends_on",
+    ),
+    "steps and jobs": ({"type": "chain", "steps": [job()], "jobs": [job()]}, "$.jobs"),
+    "jobs of a saga": ({"type": "saga", "jobs": [job() | {"name": "a"}]}, "$.steps"),
+    "no jobs of a chain": ({"type": "chain", "jobs": []}, "$.jobs"),
+    "odd job of a chain": (
+        {"type": "chain", "jobs": [job(), job() | {"pririty": 1}]},
+        "$.jobs[1].pririty",
+    ),
 }
+
+
+def test_a_chain_may_have_jobs_instead_of_steps(api):
+    """As the conformance document has it (L3-001)."""
+    chain = create(api, type="chain", jobs=[job("a"), {"type": "chain", "jobs": [job("b")]}])
+    assert states(chain) == ["pending", "waiting"]
+    run(api, 1)
+    run(api, 2)
+
+    assert look(api, chain)["state"] == "completed"
 
 
 def test_the_refusal_of_a_misspelt_member_names_those_there_are(api):

@@ -131,7 +131,6 @@ OPERATIONS = {
         headers=(TENANT,),
         refusals=refuses(InvalidWorkflow, "The workflow is invalid.")
         + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
-        + refuses(InvalidRetryPolicyRequest, "A retry policy is invalid.")
         + LARGE_META
         + CLOSED
         + FULL
