@@ -337,7 +337,7 @@ def refuse_misspelt(policy: Mapping[str, Any], path: str = "retry") -> None:
     if unknown:
         name = unknown[0][:80]
         raise refuse(
-            f"{path}.{name}", f"There is no {name!r} in '{path}'; there are {', '.join(READERS)}."
+            f"{path}.{name}", f"There is no {name!r} in a policy; there are {', '.join(READERS)}."
         )
 
 
