@@ -354,8 +354,23 @@ def _came_late(gone: Worker, process: Sender, heartbeat: Heartbeat) -> bool:
     if clock.now() - gone.last_heartbeat_at >= 2 * gone.heartbeat_timeout:
         return False
     if process is Sender.SAME:
-        return _is_overtaken(gone, heartbeat)
+        return _is_overtaken(gone, heartbeat) or _has_deregistered(gone, heartbeat)
     return process is Sender.EARLIER
+
+
+def _has_deregistered(gone: Worker, heartbeat: Heartbeat) -> bool:
+    """Whether the process that sent the heartbeat has left for good (§2.3, §3.4).
+
+    A new process may look the same (`incarnations.same_process`): if the worker never registered,
+    only a start time tells.
+    """
+    # Otherwise it was found silent while it was quiet.
+    was_heard = gone.left_at is not None and (
+        gone.left_at - gone.last_heartbeat_at < gone.heartbeat_timeout
+    )
+    said = heartbeat.description
+    started = gone.started_at is not None and said is not None and said.started_at is not None
+    return was_heard and (gone.registered_at is not None or started)
 
 
 def _order_in_force(heartbeat: Heartbeat) -> WorkerState:

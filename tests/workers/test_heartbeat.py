@@ -20,6 +20,15 @@ from workers.protocol import Description
 
 pytestmark = pytest.mark.django_db
 
+TERMINATE = WorkerState.TERMINATE
+STARTED = datetime(2026, 6, 1, 8, tzinfo=UTC)
+BEFORE = Description(hostname="web-1", pid=1, started_at=STARTED)
+AFTER = Description(hostname="web-1", pid=2, started_at=STARTED + timedelta(minutes=5))
+
+
+def without(description, *names):
+    return replace(description, **dict.fromkeys(names))
+
 
 def soon(seconds: float):
     """`seconds` from now, with a tolerance for a busy machine."""
@@ -329,6 +338,80 @@ def test_a_heartbeat_that_arrives_after_its_worker_deregistered_does_not_revive_
     assert not Worker.objects.live().exists()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [None, Description(hostname="web-1"), BEFORE],
+    ids=["nothing", "host", "all"],
+)
+def test_a_heartbeat_in_flight_does_not_revive_a_worker_that_deregistered(said):
+    protocol.register("w", BEFORE)
+    protocol.beat("w", description=said, sequence=5)
+    protocol.deregister("w")
+
+    for sequence in (None, 6):
+        reply = protocol.beat("w", state=TERMINATE, description=said, sequence=sequence)
+        assert (reply.state, reply.stale) == ("terminate", True)
+
+    Worker.objects.update(last_heartbeat_at=ago(31))
+    assert reaper.declare_dead_workers() == 0
+    assert Worker.objects.get().died_at is None
+
+
+def test_nor_one_that_never_registered_and_says_when_it_started():
+    protocol.beat("w", description=BEFORE)
+    protocol.deregister("w")
+
+    assert protocol.beat("w", description=BEFORE).stale
+    assert not Worker.objects.live().exists()
+
+
+def returns_as_another_process():
+    protocol.register("w", BEFORE)
+    protocol.deregister("w")
+    return without(AFTER, "started_at")
+
+
+def returns_later():
+    protocol.register("w", BEFORE)
+    protocol.deregister("w")
+    Worker.objects.update(last_heartbeat_at=ago(61), left_at=ago(60))
+    return BEFORE
+
+
+def never_registered():
+    protocol.beat("w", description=without(BEFORE, "started_at"))
+    protocol.deregister("w")
+    return without(BEFORE, "started_at")
+
+
+def was_silent_while_it_was_quiet():
+    protocol.register("w", BEFORE)
+    protocol.beat("w", state=WorkerState.QUIET)
+    Worker.objects.update(last_heartbeat_at=ago(31))
+    assert reaper.declare_dead_workers() == 1
+    assert Worker.objects.get().left_at is not None
+    return BEFORE
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        returns_as_another_process,
+        returns_later,
+        never_registered,
+        was_silent_while_it_was_quiet,
+    ],
+    ids=lambda left: left.__name__,
+)
+def test_a_worker_that_has_left_and_really_returns_is_met(left):
+    said = left()
+
+    reply = protocol.beat("w", state=WorkerState.RUNNING, description=said)
+
+    assert (reply.state, reply.stale) == ("running", False)
+    assert Worker.objects.live().get().left_at is None
+
+
 def test_a_process_that_counts_from_one_again_is_met_once_the_old_one_is_long_gone():
     worker = WorkerFactory(sequence=500, dead=True)
 
@@ -337,14 +420,6 @@ def test_a_process_that_counts_from_one_again_is_met_once_the_old_one_is_long_go
 
 
 # The processes that use an id one after the other (§3.1, §10.3)
-
-STARTED = datetime(2026, 6, 1, 8, tzinfo=UTC)
-BEFORE = Description(hostname="web-1", pid=1, started_at=STARTED)
-AFTER = Description(hostname="web-1", pid=2, started_at=STARTED + timedelta(minutes=5))
-
-
-def without(description, *names):
-    return replace(description, **dict.fromkeys(names))
 
 
 def of_worker(worker_id="w"):
