@@ -447,6 +447,15 @@ def test_a_tag_makes_a_pool(connect, worker):
     assert pooled.pull() is not None
 
 
+def test_members_of_the_client_do_not_replace_those_of_the_protocol(worker):
+    job = push(job_id="another", plan="x", inputs="y", x_mine=1)
+
+    given = worker.pull()
+
+    assert (given["job_id"], given["plan"], given["inputs"]) == (str(job.pk), job.type, job.args)
+    assert given["x_mine"] == 1
+
+
 def test_workers_of_other_protocols_do_not_get_what_they_cannot_do(api):
     push("default", meta={"capabilities": ["jq"]})
     for name, labels in (("plain", []), ("able", ["jq"])):

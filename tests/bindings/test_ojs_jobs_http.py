@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 import jobs
+from jobs.http.authentication import make_key
 from jobs.models import Event, Job, Queue
 from jobs.spec.identifiers import UUID7_PATTERN, uuid7
 from jobs.spec.lifecycle import State
+from jobs.spec.validation import Envelope, Options
 from tests.factories import JobErrorFactory, JobFactory, ago
-from tests.ojs_client import refusal
+from tests.ojs_client import OJSClient, refusal
+from workers.openapi.document import current
+
+NEVER = {"max_attempts": 1}
 
 # Enqueue (§9.1)
 
@@ -52,6 +60,66 @@ def test_the_location_leads_to_the_job(api):
     reply = api.push()
 
     assert api.get(reply.headers["Location"]).json()["job"]["id"] == reply.json()["job"]["id"]
+
+
+SCHEMAS = current()["components"]["schemas"]
+
+
+def members_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """The members that a schema of the OpenAPI document defines, with the schema of each."""
+    if "$ref" in schema:
+        schema = SCHEMAS[schema["$ref"].rpartition("/")[2]]
+    found = dict(schema.get("properties", {}))
+    for part in schema.get("allOf", ()):
+        found |= members_of(part)
+    return found
+
+
+def defined_for_a_job() -> set[str]:
+    """The members that answers define for a job, in its place and at the top level."""
+    found: set[str] = set()
+    for name, schema in SCHEMAS.items():
+        answer = members_of(schema) if name.endswith("Reply") else {}
+        job = members_of(answer.get("job", {}))
+        if "args" in answer | job:
+            found |= answer.keys() | job.keys()
+    return found
+
+
+ALWAYS_THERE = {"job", "metadata", "retry_policy"}
+"""Where an answer defines them, it has them, whatever the client has sent."""
+
+
+def test_members_that_answers_define_cannot_be_forged(api):
+    """Core §5.3."""
+    operator = OJSClient(make_key("on-call", scopes=["ojs:admin:read"])[1])
+    defined = defined_for_a_job()
+    forged = dict.fromkeys(defined - Envelope.names - Options.names - ALWAYS_THERE, "forged")
+    assert forged.keys() > {"worker_id", "deduplicated", "previous_state", "checkpoint", "state"}
+    made = api.push(**forged, x_mine="mine", options=forged | {"x_too": "mine"}, retry=NEVER)
+    job_id = made.json()["job"]["id"]
+    other = api.pushed(**forged)
+    answers = [
+        made.json(),
+        api.send("jobs/batch", {"jobs": [{"type": "a", "args": []} | forged]}).json(),
+        api.send("jobs/bulk", {"jobs": [{"type": "a", "args": []} | forged]}).json(),
+        api.see(f"jobs/{job_id}").json(),
+        api.see("jobs").json(),
+        operator.see(f"admin/jobs/{job_id}").json(),
+        api.fetch(worker_id="w", max_jobs=1),
+        api.see(f"jobs/{job_id}").json(),
+        api.nack(job_id, code="x", message="y").json(),
+        api.see("dead-letter").json(),
+        operator.see(f"admin/dead-letter/{job_id}").json(),
+        api.patch(f"/ojs/v1/jobs/{other}", {"priority": 1}, "application/json").json(),
+        api.delete(f"/ojs/v1/jobs/{other}").json(),
+    ]
+
+    assert [answer for answer in answers if "forged" in json.dumps(answer)] == []
+    assert {name: api.job(job_id)[name] for name in ("x_mine", "x_too")} == {
+        "x_mine": "mine",
+        "x_too": "mine",
+    }
 
 
 @pytest.mark.parametrize(

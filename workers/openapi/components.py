@@ -85,6 +85,11 @@ JOB = obj(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     progress_data=free("The last progress its worker reported."),
     progress_message=text(),
+    checkpoint=anything("For its worker: the last checkpoint, with `state` and `sequence`."),
+    last_checkpoint=anything("For its worker: the state of that checkpoint."),
+    result_stored_at=TIME,
+    result_expires_at=TIME,
+    result_size_bytes=COUNT,
     warnings=array(text("What its schema finds wrong, if its mode is `warn`.")),
 ) | {
     "description": "The job envelope (OJS JSON format §3). Members that the client sent and this "

@@ -145,7 +145,8 @@ def pulled(job: ClaimedJob, project: str) -> bytes:
         args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
-    return dumps(document | claimed_envelope(job, project=project))
+    # The envelope has the client's own members, too, whatever they are called.
+    return dumps(claimed_envelope(job, project=project) | document)
 
 
 def pushed(queue: str, document: Document) -> Document:
