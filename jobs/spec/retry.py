@@ -152,6 +152,19 @@ class RetryPolicy:
         return self.initial_interval.total_seconds() * growth
 
 
+def without_overruled(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a policy without the keys that another spelling of the same overrules."""
+    counted: dict[str, str] = {}
+    for key, rule in READERS.items():
+        if document.get(key) is not None:
+            counted.setdefault(rule.field, key)
+    return {
+        key: value
+        for key, value in document.items()
+        if key not in READERS or counted.get(READERS[key].field, key) == key
+    }
+
+
 def _matches(entry: str, name: str) -> bool:
     return name == entry or (entry.endswith(".*") and name.startswith(entry[:-1]))
 

@@ -37,7 +37,7 @@ from .members import (
     Text,
     Texts,
 )
-from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy
+from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy, without_overruled
 from .time_limits import TimeLimits, expire_unstarted
 from .unique_policy import Unique, UniquePolicy, read_policy
 from .versions import VERSION_PATTERN, Version, split_type
@@ -296,6 +296,12 @@ ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
 IN_META = (NestedOptions.metadata, NestedOptions.meta)
 """Later ones take precedence."""
 QUEUES = QueueNames()
+SPELLINGS = (
+    Options.timeout.names,
+    Options.visibility_timeout.names,
+    (Options.delay_until.name, Options.scheduled_at.name),
+)
+"""Names for the same; earlier ones take precedence."""
 KEPT_AS_SENT = tuple(name for name, member in Options.members.items() if member.is_echoed)
 """Returned with the job exactly as the client wrote them."""
 TAKEN = OPTION_NAMES | Envelope.names | SYSTEM_MANAGED
@@ -466,7 +472,12 @@ def _options(document: Document) -> Document:
     flat = {name: document[name] for name in OPTION_NAMES if document.get(name) is not None}
     if not nested:
         return flat
-    return flat | {name: value for name, value in nested.items() if value is not None}
+    given = {name: value for name, value in nested.items() if value is not None}
+    for names in SPELLINGS:
+        if not given.keys().isdisjoint(names):
+            for name in names:
+                flat.pop(name, None)
+    return flat | given
 
 
 def read_args(document: Document) -> list[Any]:
@@ -567,7 +578,7 @@ def _take_retry(job: NewJob, options: Document) -> None:
             rule="validation.retry_policy_invalid",
             validation_errors=[{"path": f"$.{path}", "message": str(problem)}],
         ) from None
-    job.retry = retry
+    job.retry = without_overruled(retry)
 
 
 def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
@@ -581,7 +592,8 @@ def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
         kept[PARENT] = str(parent)
     for name in KEPT_AS_SENT:
         value = options.get(name)
-        if value is not None:
+        # A timeout in milliseconds takes precedence, and is in the job's own columns.
+        if value is not None and options.get(f"{name}_ms") is None:
             kept[name] = value
     for source, taken in ((document, TAKEN), (options, TAKEN_OPTIONS)):
         for name, value in source.items():

@@ -424,6 +424,8 @@ def test_delay_until_is_the_bindings_name_and_wins():
     both = job(options={"delay_until": "+PT1S", "scheduled_at": "+PT9S"})
 
     assert both.scheduled_at == NOW + timedelta(seconds=1)
+    nested = job(delay_until="+PT1S", options={"scheduled_at": "+PT9S"})
+    assert nested.scheduled_at == NOW + timedelta(seconds=9)
 
 
 # Retry policies (retry §11)
@@ -434,6 +436,43 @@ def test_a_partial_policy_is_kept_as_sent():
 
     assert with_policy.max_attempts == 7
     assert with_policy.retry == {"max_attempts": 7, "x_mine": 1}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({"initial_interval": "PT1S", "initial_interval_ms": 9}, {"initial_interval": "PT1S"}),
+        ({"maxInterval": "PT9M", "max_interval": "PT8M", "x": 1}, {"max_interval": "PT8M", "x": 1}),
+        ({"initial_interval": None, "initial_interval_ms": 9}, {"initial_interval_ms": 9}),
+    ],
+)
+def test_of_a_policy_that_says_something_twice_what_counts_is_kept(sent, kept):
+    found = job(options={"retry": sent}).retry
+
+    assert {name: value for name, value in found.items() if value is not None} == kept
+
+
+@pytest.mark.parametrize("name", ["timeout", "visibility_timeout"])
+@pytest.mark.parametrize(
+    ("flat", "nested", "seconds", "kept"),
+    [
+        ({"": 5, "_ms": 7000}, {}, 7, {}),
+        ({}, {"": 5, "_ms": 7000}, 7, {}),
+        ({"": 5}, {"_ms": 7000}, 7, {}),
+        ({"_ms": 7000}, {"": 5}, 5, {"": 5}),
+        ({"": 7}, {"": 5}, 5, {"": 5}),
+    ],
+)
+def test_a_timeout_that_is_given_twice_is_returned_as_it_counts(name, flat, nested, seconds, kept):
+    """Core §5.2, HTTP §9.1: `options` wins, and milliseconds do."""
+
+    def named(members):
+        return {f"{name}{end}": value for end, value in members.items()}
+
+    found = job(**named(flat), options=named(nested))
+
+    assert getattr(found, name) == timedelta(seconds=seconds)
+    assert found.attributes == named(kept)
 
 
 def test_max_attempts_may_stand_alone():
