@@ -20,12 +20,24 @@ from ..record import counts, dashboard
 from ..spec import queue_config
 from ..spec.fields import missing, refuse
 from ..spec.lifecycle import State
-from ..spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
+from ..spec.operator_requests import DeleteQueue, NewQueue, Pause, Purge
 from ..spec.rate_policy import QueueLimits
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
 from .queues import full_document, queue_document
+
+
+def pause_document(queue: Queue) -> dict[str, Any]:
+    """Who paused a queue, why, and until when."""
+    if not queue.is_paused:
+        return {}
+    until = queue.paused_until
+    return {
+        "paused_by": queue.paused_by,
+        "reason": queue.pause_reason,
+        "paused_until": None if until is None else format_timestamp(until),
+    }
 
 
 class QueueOperationsViewSet(OJSViewSet):
@@ -76,15 +88,20 @@ class QueueOperationsViewSet(OJSViewSet):
         )
 
     def pause(self, request: Request, name: str) -> Response:
-        """Stop handing out its jobs; new ones are still accepted (OJS HTTP §11.3)."""
-        body = self.read(ShortReason)
-        reason = ShortReason.reason.read(body)
+        """Stop handing out its jobs, until `until` or until it is resumed (OJS HTTP §11.3).
+
+        New ones are still accepted.
+        """
+        body = self.read(Pause)
+        reason, until = Pause.reason.read(body), Pause.until.read(body, clock.now())
         with atomic():
-            queue = engine.pause(checked(name), paused_by=self.caller.name, reason=reason)
+            queue = engine.pause(
+                checked(name), paused_by=self.caller.name, reason=reason, until=until
+            )
             self._trace("pause_queue", name, reason=reason)
         assert queue.paused_at is not None
         at = format_timestamp(queue.paused_at)
-        return Response(self._state(queue) | {"paused_at": at})
+        return Response(self._state(queue) | pause_document(queue) | {"paused_at": at})
 
     def drain(self, request: Request, name: str) -> Response:
         """Accept no new jobs, and work off those there are (queue configuration §5.1).

@@ -183,9 +183,14 @@ def test_a_paused_queue_takes_jobs_and_hands_out_none(operator, clients):
     ]
 
 
-def test_a_pause_may_have_an_end(operator, clients):
+EVERYWHERE = pytest.mark.parametrize("base", ["admin/queues", "queues"])
+
+
+@EVERYWHERE
+def test_a_pause_may_have_an_end(operator, clients, base):
     clients.pushed(queue="email")
-    body = operator.send("admin/queues/email/pause", {"until": "+PT10M"}).json()
+    asking = operator if base.startswith("admin") else holder("operate")
+    body = asking.send(f"{base}/email/pause", {"until": "+PT10M"}).json()
     assert body["paused_until"] and clients.fetch("email") == []
 
     Queue.objects.update(paused_until=ago(1))
@@ -195,8 +200,10 @@ def test_a_pause_may_have_an_end(operator, clients):
 
 
 @pytest.mark.parametrize("until", ["yesterday", "2020-01-01T00:00:00Z", 5])
-def test_an_end_that_is_none_is_refused(operator, until):
-    reply = operator.send("admin/queues/email/pause", {"until": until})
+@EVERYWHERE
+def test_an_end_that_is_none_is_refused(operator, until, base):
+    asking = operator if base.startswith("admin") else holder("operate")
+    reply = asking.send(f"{base}/email/pause", {"until": until})
 
     assert (reply.status_code, refusal(reply)["details"]["field"]) == (400, "until")
     assert not Queue.objects.exists()

@@ -12,11 +12,11 @@ from ...http.request import Request
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
-from ...spec.operator_requests import Pause, Reason
+from ...spec.operator_requests import Reason
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
-from ..queue_ops import QueueOperationsViewSet, checked, found
+from ..queue_ops import QueueOperationsViewSet, checked, found, pause_document
 from ..queues import full_document
 from .base import AdminViewSet, reason_of
 from .documents import moment
@@ -60,20 +60,9 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
             | {
                 "queue": full_document(queue),
                 "oldest_available_at": moment(waiting),
-                "pause": _pause(queue),
+                "pause": pause_document(queue),
             }
         )
-
-    def pause(self, request: Request, name: str) -> Response:
-        """Stop handing out its jobs, until `until` or until it is resumed (§6.3)."""
-        body = self.read(Pause)
-        reason, until = reason_of(body), Pause.until.read(body, clock.now())
-        with atomic():
-            queue = engine.pause(
-                checked(name), paused_by=self.caller.name, reason=reason, until=until
-            )
-            self.audit("pause_queue", [queue], reason=reason)
-        return Response(self._state(queue) | _pause(queue) | {"paused_at": moment(queue.paused_at)})
 
     def resume(self, request: Request, name: str) -> Response:
         """Hand out its jobs again (§6.4)."""
@@ -86,16 +75,6 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
 
 def _figures(states: dict[str, int], pace: Pace) -> dict[str, Any]:
     return {"counts": states, "throughput": pace.throughput(), "latency_ms": pace.latency()}
-
-
-def _pause(queue: Queue) -> dict[str, Any]:
-    if not queue.is_paused:
-        return {}
-    return {
-        "paused_by": queue.paused_by,
-        "reason": queue.pause_reason,
-        "paused_until": moment(queue.paused_until),
-    }
 
 
 def _with_plain_rate(configuration: dict[str, Any]) -> dict[str, Any]:

@@ -11,17 +11,12 @@ from ..operation import Operation, Reply
 from ..schema import COUNT, TIME, array, boolean, free, nullable, obj, text
 from .admin import BASE, FIRST, PAGINATION
 from .jobs import JOB
-from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE
+from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE, PAUSED
 from .queue_operations import OPERATIONS as QUEUES
 
 COUNTS = dict.fromkeys(State.values, 0) | {"available": 42}
 FIGURES = FULL | {"counts": free(), "throughput": free(), "latency_ms": free()}
 FARES = {"counts": COUNTS, "throughput": {}, "latency_ms": {}}
-PAUSE = {
-    "paused_by": text(),
-    "reason": text(),
-    "paused_until": nullable(TIME),
-}
 REPORT = {
     "action": "retry",
     "matched": 3,
@@ -62,7 +57,7 @@ def stopped(summary: str, like: str, body: type[Members]) -> Operation:
     same = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"]
     pattern = same.replies[200]
     schema = pattern.schema or {}
-    properties = schema["properties"] | PAUSE
+    properties = schema["properties"] | PAUSED
     return Operation(
         "Admin",
         summary,
@@ -102,7 +97,7 @@ OPERATIONS = {
                     **FIGURES,
                     queue=obj("name status paused", **DOCUMENT),
                     oldest_available_at=nullable(TIME),
-                    pause=obj(**PAUSE),
+                    pause=obj(**PAUSED),
                 ),
                 CONFIGURED | FARES | {"queue": ABOUT, "oldest_available_at": None, "pause": {}},
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.errors import Conflict, NotFound, Unsupported
 from jobs.spec.lifecycle import State
 from jobs.spec.members import Members
-from jobs.spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
+from jobs.spec.operator_requests import DeleteQueue, NewQueue, Pause, Purge
 from jobs.spec.queue_config import QueueConfig
 
 from ..operation import Operation, Reply
@@ -18,6 +18,7 @@ from ..schema import (
     boolean,
     enum,
     free,
+    nullable,
     number,
     obj,
     text,
@@ -50,6 +51,11 @@ FULL = DOCUMENT | {
     "configuration": free(),
     "updated_at": TIME,
 }
+PAUSED: dict[str, Schema] = {
+    "paused_by": text(),
+    "reason": text(),
+    "paused_until": nullable(TIME),
+}
 RECENTLY = {
     "completed_last_hour": 8920,
     "failed_last_hour": 12,
@@ -70,6 +76,7 @@ def stopped(
     word: str,
     *,
     body: type[Members] | None = None,
+    more: dict[str, Schema] | None = None,
     refusals: Refusals = (),
 ) -> Operation:
     return Operation(
@@ -85,6 +92,7 @@ def stopped(
                     status=text(),
                     paused=boolean(),
                     **{word: TIME},
+                    **(more or {}),
                 ),
                 {
                     "queue": ABOUT,
@@ -193,7 +201,7 @@ OPERATIONS = {
         refusals=NO_QUEUE,
     ),
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
-        "Pause a queue", "paused_at", body=ShortReason
+        "Pause a queue", "paused_at", body=Pause, more=PAUSED
     ),
     ("POST", "/ojs/v1/queues/{name}/drain"): stopped(
         "Accept no new jobs, work off those there are", "draining_since", refusals=NO_QUEUE
