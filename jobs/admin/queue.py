@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -304,9 +304,30 @@ class QueueAdmin(OJSModelAdmin):
 
 
 def depths(queues: Sequence[Queue]) -> dict[str, Any]:
-    """Pair each queue with its depth: for a confirmation page."""
+    """How deep each queue is: for a confirmation page."""
     found = dashboard.depths([queue.pk for queue in queues])
-    return {"queues": [(queue, found[queue.pk]) for queue in queues]}
+    states = (State.AVAILABLE, State.ACTIVE)
+    return {
+        "headings": [state.label for state in states],
+        "queues": [(queue, _by_state(found[queue.pk], states)) for queue in queues],
+    }
+
+
+def purged(queues: Sequence[Queue]) -> dict[str, Any]:
+    """What would be deleted of each queue: all of it first, which a narrow window shows too."""
+    found = dashboard.waiting([queue.pk for queue in queues], most=PURGED_AT_ONCE)
+    states = [state for state in State if state in WAITING]
+    return {
+        "headings": [gettext("Jobs"), *(state.label for state in states)],
+        "queues": [
+            (queue, [found[queue.pk].total, *_by_state(found[queue.pk], states)])
+            for queue in queues
+        ],
+    }
+
+
+def _by_state(depth: dashboard.Depth, states: Iterable[State]) -> list[str]:
+    return [depth.shown(state) for state in states]
 
 
 PAUSE = Question(
@@ -341,5 +362,5 @@ PURGE = Question(
     is_destructive=True,
     form_class=PurgeForm,
     template="admin/ojs/confirm_queues.html",
-    details=depths,
+    details=purged,
 )

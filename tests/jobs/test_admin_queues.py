@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
+from django.utils.html import strip_tags
 
+from jobs.admin import queue as queue_admin
 from jobs.models import Event, Job, Queue
 from jobs.record import dashboard, rollup
 from jobs.spec.lifecycle import State
@@ -85,6 +88,56 @@ def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
         page = admin_client.get(list_of(QUEUE))
 
     assert len(page.context["cl"].result_list) == count
+
+
+def rows_of(page):
+    """The cells of each row of the table of queues, its heading included."""
+    table = page.content.decode().split('<caption id="ojs-chosen"')[1].split("</table>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in table.split("<tr>")[1:]]
+    return [[" ".join(strip_tags(cell).split()) for cell in row] for row in rows]
+
+
+def purge_of(client, *queues):
+    return rows_of(choose(client, QUEUE, "purge", *queues))
+
+
+@pytest.mark.parametrize("others", [0, 20])
+def test_a_purge_tells_of_every_job_that_would_go(admin_client, django_assert_num_queries, others):
+    mail, empty = QueueFactory(name="mail"), QueueFactory(name="empty")
+    for state in State:
+        JobFactory(queue="mail", **{} if state == State.AVAILABLE else {state: True})
+    JobFactory.create_batch(3, queue="mail", pending=True)
+    JobFactory(queue="other", scheduled=True)
+    more = [QueueFactory(name=f"other-{number:02}") for number in range(others)]
+
+    # Session, user, three of the list, the queues, what would go, maintenance, the reaper.
+    with django_assert_num_queries(9):
+        heading, *rows = purge_of(admin_client, empty, mail, *more)
+
+    assert heading == ["Queue", "State", "Jobs", "Scheduled", "Available", "Pending", "Retryable"]
+    assert rows[:2] == [
+        ["empty", "active", "0", "0", "0", "0", "0"],
+        ["mail", "active", "7", "1", "1", "4", "1"],
+    ]
+
+
+def test_a_purge_that_takes_more_than_one_says_so(admin_client, monkeypatch):
+    monkeypatch.setattr(queue_admin, "PURGED_AT_ONCE", 2)
+    mail = QueueFactory(name="mail")
+    JobFactory.create_batch(2, queue="mail", scheduled=True)
+    JobFactory.create_batch(3, queue="mail")
+
+    assert purge_of(admin_client, mail)[1] == ["mail", "active", "≥ 4", "2", "≥ 2", "0", "0"]
+
+
+def test_a_pause_tells_of_the_jobs_that_would_wait_and_of_those_that_go_on(admin_client):
+    JobFactory(queue="mail", active=True)
+    JobFactory.create_batch(2, queue="mail")
+
+    heading, row = rows_of(choose(admin_client, QUEUE, "pause", QueueFactory(name="mail")))
+
+    assert heading == ["Queue", "State", "Available", "Active"]
+    assert row == ["mail", "active", "2", "1"]
 
 
 def test_a_queue_is_paused_with_a_reason_and_resumed(api):
