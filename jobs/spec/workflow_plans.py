@@ -237,8 +237,8 @@ def _refuse_others(document: Mapping[str, Any], path: str, *, also: Collection[s
     nodes = _nodes_of(kind, document).name
     for name, kinds in ONLY_OF.items():
         if document.get(name) and kind not in kinds and name != nodes:
-            also = f" beside '{nodes}'" if kind == WorkflowType.CHAIN else ""
-            raise refuse(f"{path}.{name}", f"A {kind} has no '{name}'{also}.")
+            beside = f" beside '{nodes}'" if kind == WorkflowType.CHAIN else ""
+            raise refuse(f"{path}.{name}", f"A {kind} has no '{name}'{beside}.")
     for index, node in enumerate(document[nodes]):
         place = f"{path}.{nodes}[{index}]"
         if node.get("compensate") is not None:
