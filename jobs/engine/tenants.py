@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -179,8 +179,10 @@ def remaining(tenant: str) -> tuple[int, int, datetime] | None:
 
 def _admit(tenant: Tenant, new: Sequence[NewJob]) -> None:
     now = clock.now()
-    for index, job in enumerate(new):
-        _refuse_large(tenant, job, index if len(new) > 1 else None)
+    if tenant.max_job_size is not None:
+        limit = SizeLimit(tenant.pk, tenant.max_job_size)
+        for index, job in enumerate(new):
+            limit.check(job, f"Job {index} of the batch" if len(new) > 1 else "The job")
     for refusal in _exceeds(tenant, new, now):
         if not tenant.is_soft:
             raise refusal
@@ -230,21 +232,37 @@ def _exceeds(tenant: Tenant, new: Sequence[NewJob], now: datetime) -> list[Tenan
     return found
 
 
-def _refuse_large(tenant: Tenant, job: NewJob, index: int | None) -> None:
-    most = tenant.max_job_size
-    if most is None:
-        return
-    size = len(orjson.dumps([job.args, job.meta])) - len(b"[,]")
-    if size > most:
-        which = "The job" if index is None else f"Job {index} of the batch"
-        raise JobTooLarge(
-            f"{which} has {size} bytes of arguments and meta; those of the tenant '{tenant.pk}' "
-            f"may have {most}.",
-            tenant_id=tenant.pk,
-            limit="max_job_size",
-            current=size,
-            maximum=most,
-        )
+class SizeLimit(NamedTuple):
+    """How many bytes of arguments and meta each job of a tenant may have."""
+
+    tenant: str
+    most: int
+
+    def check(self, job: NewJob, which: str) -> None:
+        """
+        Raises:
+            JobTooLarge: the job has more; `which` job it is begins the message.
+        """
+        size = len(orjson.dumps([job.args, job.meta])) - len(b"[,]")
+        if size > self.most:
+            raise JobTooLarge(
+                f"{which} has {size} bytes of arguments and meta; those of the tenant "
+                f"'{self.tenant}' may have {self.most}.",
+                tenant_id=self.tenant,
+                limit="max_job_size",
+                current=size,
+                maximum=self.most,
+            )
+
+
+def size_limit(project: str) -> SizeLimit | None:
+    """Return the limit of the tenant of a workflow whose first jobs were just stored."""
+    name = project or default_tenant()
+    if name not in schemas.limited_tenants():
+        return None
+    limited = Tenant.objects.filter(pk=name, max_job_size__isnull=False)
+    most = limited.values_list("max_job_size", flat=True).first()
+    return None if most is None else SizeLimit(name, most)
 
 
 def _exceeded(refusal: TenantLimitExceeded, *, soft: bool = False) -> Any:

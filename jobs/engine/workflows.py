@@ -20,7 +20,7 @@ from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
 from ..store.database import atomic, connection, on_commit
 from ..store.expressions import Among
-from . import bulk, bulk_operations, schemas
+from . import bulk, bulk_operations, schemas, tenants
 from .dependencies import CANCELLED, cancel_strays, cancel_waiting
 from .enqueue import enqueueing
 from .flow import ending, release_dependents
@@ -41,6 +41,7 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
         InvalidRequest: its jobs name several tenants, or another one than `project`.
         DuplicateJob: a workflow with this id exists.
         InvalidArguments: a job, even of a later step, does not match the schema of its type.
+        JobTooLarge: a job, even of a later step, is larger than its tenant's may be.
     """
     now = clock.now()
     project = _tenant_of(plan, project)
@@ -49,7 +50,7 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
             builder = WorkflowBuilder(now)
             workflow = builder.add_member(plan, project)
             ended += builder.store()
-            _check_later_jobs(plan)
+            _check_later_jobs(plan, project)
             record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
     except IntegrityError:
         if plan.id is None:
@@ -73,16 +74,21 @@ def _tenant_of(plan: Plan, project: str) -> str:
     return project
 
 
-def _check_later_jobs(plan: Plan) -> None:
+def _check_later_jobs(plan: Plan, project: str) -> None:
     """Check the arguments of all jobs of a workflow whose first ones were just stored.
 
     Later, when a running workflow makes them, it is too late to refuse them.
     """
-    if schemas.are_registered():
-        now = clock.now()
-        calls = [new_job(each, now, type_pattern=CLASS_PATTERN) for each in callbacks_of(plan)]
-        later = [step.job for step in steps_of(plan) if step.job.workflow_id is None]
-        schemas.checked([*later, *calls])
+    limit = tenants.size_limit(project)
+    if limit is None and not schemas.are_registered():
+        return
+    now = clock.now()
+    later = [step.job for step in steps_of(plan) if step.job.workflow_id is None]
+    later += [new_job(each, now, type_pattern=CLASS_PATTERN) for each in callbacks_of(plan)]
+    schemas.checked(later)
+    if limit is not None:
+        for job in later:
+            limit.check(job, f"A later job of type '{job.type}'")
 
 
 def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:

@@ -254,6 +254,30 @@ def test_a_deduplicated_answer_says_it_too(api):
     assert again.headers["X-RateLimit-Remaining"] == "6"
 
 
+SMALL, LARGE = {"type": "a", "args": []}, {"type": "b", "args": ["x" * 60]}
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        {"type": "chain", "steps": [SMALL, LARGE]},
+        {"type": "chain", "steps": [SMALL, {"type": "group", "jobs": [LARGE]}]},
+        {"type": "chain", "steps": [SMALL | {"compensate": LARGE}]},
+        {"type": "batch", "jobs": [SMALL], "callbacks": {"on_failure": LARGE}},
+    ],
+)
+def test_a_workflow_with_a_job_that_would_be_too_large_later_is_refused_at_once(api, workflow):
+    put(api, f"{TENANTS}/acme/limits", {"max_job_size": 60})
+
+    refused = of("acme").send("workflows", workflow)
+
+    assert refused.status_code == 413
+    assert refused.json()["error"]["details"]["maximum"] == 60
+    assert not Job.objects.exists()
+    assert of("other").send("workflows", workflow).status_code == 201
+    assert of("acme").send("workflows", {"type": "chain", "steps": [SMALL] * 2}).status_code == 201
+
+
 def test_every_answer_to_an_enqueue_says_how_much_more_a_tenant_may(api):
     """OJS HTTP §18.1, rate limiting §10.4."""
     put(api, f"{TENANTS}/acme/limits", {"max_enqueue_rate": {"limit": 7, "period": "PT1H"}})
