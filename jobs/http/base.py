@@ -306,7 +306,7 @@ def refused(
     refuse: errors.Refuse = errors.refusal,
     has_version: bool = True,
 ) -> HttpResponse:
-    """A refusal from outside a viewset: from a middleware, or for an unknown path."""
+    """A refusal from outside a viewset: from a middleware or server, or for an unknown path."""
     request_id = request_id_of(meta)
     found = refuse(problem, request_id)
     response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import os
 import signal
 import socket
 import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -22,6 +24,7 @@ from uvicorn.server import ServerState
 from ojs_project import health
 from tests import processes
 from tests.conftest import url_of_test_database
+from tests.ojs_client import MEDIA_TYPE
 from tests.once import once_is_enough
 from tests.processes import PATIENCE, eventually, free_port, running
 from workers.asgi.application import Reply
@@ -57,13 +60,26 @@ def everything(line: socket.socket) -> bytes:
     return found
 
 
+def refusal_in(answer: bytes, status: int) -> dict[str, Any]:
+    """The error in a response that ends the connection (OJS HTTP §6.5, §16.1)."""
+    head, body = answer.decode().split("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    headers = dict(line.split(": ") for line in lines)
+    assert first.startswith(f"HTTP/1.1 {status} ") and headers["connection"] == "close"
+    assert headers["content-type"] == MEDIA_TYPE and headers["ojs-version"] == "1.0"
+    error = json.loads(body)["error"]
+    assert error["request_id"] == headers["x-request-id"]
+    return error
+
+
 def test_headers_that_do_not_end_are_given_up(port):
     with connect(port) as line:
         line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
         answer = everything(line)
 
-    assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer
-    assert answer.endswith(b"The request's headers were not complete after 0.5 s.\n")
+    error = refusal_in(answer, 408)
+    assert (error["code"], error["retryable"]) == ("timeout", True)
+    assert error["message"] == "The request's headers were not complete after 0.5 s."
 
 
 @pytest.mark.parametrize("beginning", [b"", b"\r\n"])
@@ -81,14 +97,44 @@ def test_so_is_one_that_begins_its_second_request_and_does_not_end_it(port):
     assert answer.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 408 " in answer
 
 
-@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nX-Large: "])
-def test_a_head_that_is_too_large_is_refused(port, head):
+@pytest.mark.parametrize("end", [b"", b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
+def test_a_url_that_is_too_long_is_refused(port, end):
     with connect(port) as line:
-        line.sendall(head + b"a" * 70_000)
+        line.sendall(b"GET /ojs/v1/" + b"a" * 70_000 + end)
         answer = everything(line)
 
-    assert answer.startswith(b"HTTP/1.1 431 ")
-    assert answer.endswith(b"The request's headers are larger than 65536 bytes.\n")
+    assert "URL is too long" in refusal_in(answer, 414)["message"]
+
+
+def test_a_head_that_is_too_large_is_refused(port):
+    with connect(port) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nX-Large: " + b"a" * 70_000)
+        answer = everything(line)
+
+    message = refusal_in(answer, 431)["message"]
+    assert message == "The request's headers are larger than 65536 bytes."
+
+
+POSTED = b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"FOO / HTTP/1.1\r\n\r\n", "Invalid method"),
+        (b"\x16\x03\x01\x02\x00", "Invalid method"),
+        (b"GET http://[ HTTP/1.1\r\n\r\n", "Invalid URL"),
+        (POSTED + b"Content-Length: x\r\n\r\n", "Content-Length"),
+        (POSTED + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "Content-Length"),
+        (POSTED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "chunk size"),
+    ],
+)
+def test_what_is_no_http_is_refused_like_everything_else(port, sent, reason):
+    with connect(port) as line:
+        line.sendall(sent)
+        error = refusal_in(everything(line), 400)
+
+    assert error["code"] == "invalid_request" and reason in error["message"]
 
 
 def test_a_head_may_arrive_in_pieces_and_a_connection_stays_open(port):

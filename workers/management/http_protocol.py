@@ -13,10 +13,12 @@ Imports no models: uvicorn reads this module before the application.
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -24,12 +26,14 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest, OJSError, UnfinishedBody
 
 MOST = 64 * 1024
 """Bytes of a request's line and headers."""
 CLOSE = b"connection: close\r\n"
 LATE = "The request's headers were not complete after {limit:g} s."
 LARGE = f"The request's headers are larger than {MOST} bytes."
+LONG = f"The request's URL is too long: with the headers, it may have {MOST} bytes."
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -37,6 +41,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.url = b""
         self._limit = ojs_settings.BODY_TIMEOUT.total_seconds()
         self._is_in_head = False
         self._is_socket = False
@@ -71,7 +76,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._is_in_head:
             self._held += len(data)
             if self._held > MOST:
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, LARGE)
+                self._refuse_head()
                 return
             self._set_deadline()
         elif self.cycle is None or self.cycle.response_complete:
@@ -135,19 +140,39 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def send_400_response(self, msg: str) -> None:
+        problem = sys.exception()
+        if len(self.url) > MOST // 2:
+            self._refuse_head()
+        else:
+            # What goes wrong in a callback is the URL.
+            is_url = isinstance(problem, HttpParserCallbackError)
+            reason = "Invalid URL" if is_url else problem or msg
+            self._refuse(InvalidRequest(f"This is no HTTP request that can be read: {reason}."))
+
     def _give_up(self) -> None:
         if self._is_in_head:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, LATE.format(limit=self._limit))
+            self._refuse(UnfinishedBody(LATE.format(limit=self._limit)))
         else:
             self.transport.close()
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
+    def _refuse_head(self) -> None:
+        if len(self.url) > MOST // 2:
+            self._refuse(InvalidRequest(LONG), HTTPStatus.REQUEST_URI_TOO_LONG)
+        else:
+            self._refuse(InvalidRequest(LARGE), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _refuse(self, problem: OJSError, status: HTTPStatus | None = None) -> None:
+        # Imports models, but the application has been loaded by now.
+        from jobs.http.base import refused
+        from jobs.http.errors import refusal
+
         self._drop_deadline()
         if self.transport.is_closing():
             return
-        body = f"{text}\n".encode()
-        head = f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(
-            STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n" + body
-        )
+        response = refused({}, problem, refuse=partial(refusal, status=status))
+        response["Content-Length"] = str(len(response.content))
+        lines = [f"{name.lower()}: {text}\r\n".encode("latin-1") for name, text in response.items()]
+        head = b"".join([STATUS_LINE[response.status_code], *lines, CLOSE, b"\r\n"])
+        self.transport.write(head + response.content)
         self.transport.close()
