@@ -52,8 +52,9 @@ def save_checkpoint(
     if len(text) > LARGEST:
         raise CheckpointTooLarge(
             f"A checkpoint may have at most {LARGEST} bytes.",
-            max_size=LARGEST,
-            actual_size=len(text),
+            field="checkpoint",
+            max_bytes=LARGEST,
+            actual_bytes=len(text),
         )
     now = clock.now()
     sequence = store().save_checkpoint(

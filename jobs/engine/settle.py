@@ -112,4 +112,6 @@ def is_too_large(result: Any) -> bool:
 
 def too_large() -> ResultTooLarge:
     limit = ojs_settings.MAX_RESULT_SIZE
-    return ResultTooLarge(f"The result may have at most {limit} bytes of JSON.", max_size=limit)
+    return ResultTooLarge(
+        f"The result may have at most {limit} bytes of JSON.", field="result", max_bytes=limit
+    )

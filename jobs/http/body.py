@@ -97,8 +97,9 @@ def read_body(stream: Readable, meta: Meta) -> bytes:
             _drain(stream, size)
         raise BodyTooLarge(
             f"The request body may have at most {limit} bytes.",
-            max_size=limit,
-            actual_size=max(size, len(body)),
+            field="envelope",
+            max_bytes=limit,
+            actual_bytes=max(size, len(body)),
         )
     encoding = meta.get("HTTP_CONTENT_ENCODING")
     return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
@@ -135,7 +136,9 @@ def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
         raise InvalidPayload(f"The request body is not gzip data: {problem}.") from None
     if len(found) > limit:
         raise BodyTooLarge(
-            f"The request body may have at most {limit} bytes when unpacked.", max_size=limit
+            f"The request body may have at most {limit} bytes when unpacked.",
+            field="envelope",
+            max_bytes=limit,
         )
     if not unpacking.eof:
         raise InvalidPayload("The request body is an incomplete gzip file.")

@@ -329,7 +329,7 @@ def test_a_body_may_be_as_big_as_the_limit_and_not_a_byte_more(api, settings):
     assert reply.status_code == 413
     error = refusal(reply)
     assert error["code"] == "envelope_too_large"
-    assert error["details"] == {"max_size": 1000, "actual_size": 1001}
+    assert error["details"] == {"field": "envelope", "max_bytes": 1000, "actual_bytes": 1001}
     assert Job.objects.count() == 1
 
 
@@ -345,7 +345,7 @@ def test_a_gigantic_body_is_refused_before_it_is_read(api, path):
     reply = api.send(path, b"{}", CONTENT_LENGTH=str(10**12))
 
     assert reply.status_code == 413
-    assert refusal(reply)["details"]["actual_size"] == 10**12
+    assert refusal(reply)["details"]["actual_bytes"] == 10**12
 
 
 def test_a_body_somewhat_too_big_is_read_to_its_end(api, settings):

@@ -120,7 +120,10 @@ JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
 EXAMPLES: dict[type[OJSError], OJSError] = {
     BatchTooLarge: BatchTooLarge(20_000, 10_000),
     BodyTooLarge: BodyTooLarge(
-        "The request body may have at most 16777216 bytes.", max_size=16_777_216
+        "The request body may have at most 16777216 bytes.",
+        field="envelope",
+        max_bytes=16_777_216,
+        actual_bytes=16_777_217,
     ),
     BreakingChange: BreakingChange(
         "Schema version 1.2.0 introduces breaking changes compared to 1.1.0. Use a major version "
