@@ -156,10 +156,7 @@ def list_dead(parameters: Any, dead: Any, *, is_redacted: bool, project: str) ->
 
 
 def _older_than(rows: Any, keys: list[str]) -> Any:
-    try:
-        finished, job_id = parse_timestamp(keys[0]), UUID(keys[1])
-    except ValueError:
-        raise bad_cursor("") from None
+    finished, job_id = parse_timestamp(keys[0]), UUID(keys[1])
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
@@ -180,7 +177,7 @@ class EventViewSet(OJSViewSet):
         if after:
             cursor = events.parse_cursor(after)
             if cursor is None:
-                raise bad_cursor(after)
+                raise bad_cursor(after, "after" if parameters.get("after") else "cursor")
             rows = events.after(rows, cursor)
         if project:
             found, last, more = _of_project(rows, project, limit)

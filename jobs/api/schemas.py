@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from ..access.audit import of_caller, record_action
 from ..engine import schemas
 from ..http.base import OJSViewSet
-from ..http.paging import bad_cursor, encode_cursor, page
+from ..http.paging import page
 from ..http.parameters import Page
 from ..http.request import Request
 from ..models import JobSchema
@@ -125,5 +125,5 @@ def document(row: JobSchema) -> dict[str, Any]:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise bad_cursor(encode_cursor(text))
+        raise ValueError
     return int(text)

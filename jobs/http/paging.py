@@ -30,9 +30,9 @@ def decode_cursor(text: str, parts: int) -> list[str]:
     return keys
 
 
-def bad_cursor(text: str) -> InvalidRequest:
+def bad_cursor(text: str, name: str = "cursor") -> InvalidRequest:
     return InvalidRequest(
-        f"The 'cursor' parameter is not one this server gave out: {text!r}.", field="cursor"
+        f"The '{name}' parameter is not one this server gave out: {text!r}.", field=name
     )
 
 
@@ -40,11 +40,11 @@ def below_id(rows: Any, keys: Sequence[str]) -> Any:
     """Narrow `rows`, ordered by `-pk`, to those after the row whose id is the only key.
 
     Raises:
-        InvalidRequest: the key is not an id.
+        ValueError: the key is not an id.
     """
     last = parse_uuid(keys[0])
     if last is None:
-        raise bad_cursor(encode_cursor(*keys))
+        raise ValueError
     return rows.filter(pk__lt=last)
 
 
@@ -62,7 +62,7 @@ def page(
 
     Args:
         keys: the values of a row that its cursor consists of.
-        after: narrows the queryset to what follows such keys.
+        after: narrows the queryset to what follows such keys; raises ValueError for others.
         count: counts the rows, for resources that do not count all of them.
         most: rows on a page, if fewer than the `limit` that requests may ask for (§17.1).
     """
@@ -70,8 +70,12 @@ def page(
     number = Page.page.read(parameters)
     offset = Page.offset.read(parameters) if number is None else (number - 1) * limit
     total = count(rows)
-    if parameters.get("cursor"):
-        rows = after(rows, decode_cursor(parameters["cursor"], parts))
+    cursor = parameters.get("cursor")
+    if cursor:
+        try:
+            rows = after(rows, decode_cursor(cursor, parts))
+        except ValueError:
+            raise bad_cursor(cursor) from None
         offset = 0
     found = list(rows[offset : offset + limit + 1])
     more = len(found) > limit

@@ -118,7 +118,7 @@ class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique j
     # `use_existing` comes from OJS's own OpenAPI document.
     on_conflict = Choice(
         {strategy: strategy for strategy in STRATEGIES} | {"use_existing": "ignore"},
-        sentence=f"There is no strategy {{value!r}}; there are {', '.join(STRATEGIES)}.",
+        sentence="There is no strategy {value!r}; there are {choices}.",
         details={"validation": "enum"},
         unsaid=["use_existing"],
     )
@@ -162,13 +162,13 @@ def read_policy(
     if isinstance(literal, str) and literal:
         dimensions["key"] = literal
     digest = Unique.digest.under(given, "unique")
-    keys, args_keys = _keys(given)
+    keys, args_keys, place = _keys(given)
     if digest:
         # Its arguments cannot be read any more.
         args_keys = None
     if "queue" in keys:
         dimensions["queue"] = queue
-    chosen = _chosen(args, args_keys)
+    chosen = _chosen(args, args_keys, place)
     if "args" in keys:
         dimensions["args"] = args if chosen is None else chosen
     meta_keys = Unique.meta_keys.under(given, "unique")
@@ -235,9 +235,12 @@ def number(value: int | float) -> str:
     return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
 
 
-def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
-    """Return the dimensions of the policy, and the fields of the arguments if only some count."""
-    keys = Unique.keys.under(given, "unique")
+def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None, str]:
+    """Return the dimensions of the policy, and the fields of the arguments if only some count.
+
+    The last value is the member that names those fields.
+    """
+    keys, place = Unique.keys.under(given, "unique"), "unique.args_keys"
     args_keys = Unique.args_keys.under(given, "unique")
     key = given.get("key")
     if keys is None and isinstance(key, list):
@@ -245,23 +248,25 @@ def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
         named = [name for name in keys if name not in DIMENSIONS]
         if named:
             keys = [name for name in keys if name in DIMENSIONS] + ["args"]
-            args_keys = named
+            args_keys, place = named, "unique.key"
     Unique.keys.must_know(keys or (), "unique.keys")
     if key is not None and not isinstance(key, str | list):
         raise wrong_type("unique.key", "array", key)
-    return keys or [], args_keys
+    return keys or [], args_keys, place
 
 
-def _chosen(args: list[Any], args_keys: list[str] | None) -> dict[str, Any] | None:
-    """Pick fields of the arguments, from the object that is the first argument (§3.3)."""
+def _chosen(args: list[Any], args_keys: list[str] | None, place: str) -> dict[str, Any] | None:
+    """Pick fields of the arguments, from the object that is the first argument (§3.3).
+
+    Args:
+        place: the member that names them.
+    """
     if args_keys is None:
         return None
     source = args[0] if args and isinstance(args[0], dict) else {}
     for name in args_keys:
         if name not in source:
-            raise refuse(
-                "unique.args_keys", f"The job's arguments have no field {name!r}.", missing=name
-            )
+            raise refuse(place, f"The job's arguments have no field {name!r}.", missing=name)
     return {name: source[name] for name in args_keys}
 
 

@@ -145,7 +145,19 @@ def test_a_forged_cursor_is_refused(api, keys):
     reply = api.see("dead-letter", cursor=cursor(*keys))
 
     assert reply.status_code == 400
-    assert refusal(reply)["details"]["field"] == "cursor"
+    error = refusal(reply)
+    assert error["details"]["field"] == "cursor"
+    assert repr(cursor(*keys)) in error["message"]
+
+
+@pytest.mark.parametrize("path", ["jobs", "workflows", "schemas"])
+def test_a_cursor_of_something_else_is_refused_as_it_was_sent(api, path):
+    sent = cursor("something else") + "="
+
+    reply = api.see(path, cursor=sent)
+
+    assert reply.status_code == 400
+    assert repr(sent) in refusal(reply)["message"]
 
 
 def test_a_nul_hidden_in_a_cursor_is_refused(api):

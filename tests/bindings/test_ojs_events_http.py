@@ -116,8 +116,11 @@ def test_the_events_of_one_job(api):
 @pytest.mark.parametrize(
     "after", ["x", "evt_", "evt_1-1", "019414d4", "evt_zzzzzzzzzzzz-000000000001"]
 )
-def test_a_bad_event_cursor_is_refused(api, after):
-    reply = api.see("events", after=after)
+@pytest.mark.parametrize("name", ["after", "cursor"])
+def test_a_bad_event_cursor_is_refused(api, after, name):
+    reply = api.see("events", **{name: after})
 
     assert reply.status_code == 400
-    assert refusal(reply)["details"]["field"] == "cursor"
+    error = refusal(reply)
+    assert error["details"]["field"] == name
+    assert name in error["message"] and after in error["message"]

@@ -134,6 +134,7 @@ def push(api, unique, args=({"user": 1},), **fields):
         ({"within": "soon"}, "unique.within"),
         ({"on_conflict": "explode"}, "unique.on_conflict"),
         ({"key": 5}, "unique.key"),
+        ({"key": ["nobody"]}, "unique.key"),
         ({"perod": "PT1H"}, "unique.perod"),
     ],
 )
@@ -143,6 +144,16 @@ def test_a_bad_policy_is_refused_and_the_member_is_named(api, unique, field):
     assert reply.status_code == 400
     assert refusal(reply)["details"]["field"] == field
     assert not Job.objects.exists()
+
+
+def test_the_refusal_of_a_strategy_names_all_that_there_are(api):
+    message = refusal(push(api, {"on_conflict": "explode"}))["message"]
+
+    known = message.rpartition("there are ")[2].rstrip(".").split(", ")
+    assert {"reject", "ignore", "use_existing"} < set(known)
+    for strategy in known:
+        reply = push(api, {"on_conflict": strategy}, type=f"a.{strategy}")
+        assert reply.status_code == 201
 
 
 # Dimensions (§3)
