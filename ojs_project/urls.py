@@ -1,7 +1,8 @@
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
+from jobs.http.base import not_found
 from workers.bindings.ojs.observing import MetricsViewSet, ReadinessViewSet
 from workers.bindings.ojs.views import HealthViewSet
 
@@ -15,6 +16,8 @@ dress(admin.site)
 urlpatterns = [
     # First, because thousands of requests a second come here, and few to the admin.
     path("", include("workers.urls")),
+    # Where Flare is off. In a host site, the path is the site's own.
+    re_path(r"^flare/v1(?:/|\Z)", not_found),
     path("admin/", start),
     path("admin/", admin.site.urls),
     path("favicon.ico", favicon),

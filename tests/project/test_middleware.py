@@ -56,6 +56,16 @@ def test_an_unknown_address_is_refused_in_the_protocols_own_form(db):
     assert answer.json()["error"]["code"] == "not_found"
 
 
+@pytest.mark.parametrize("path", ["/flare/v1", "/flare/v1/jobs", "/flare/v1/workers/poll"])
+def test_so_is_an_address_of_flare_where_that_is_off(db, settings, path):
+    settings.OJS |= {"FLARE": {"ENABLED": False}}
+
+    answer = Client(enforce_csrf_checks=True).post(path, {}, content_type="application/json")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "not_found"
+
+
 def test_plain_http_is_still_sent_to_https(settings, db):
     settings.SECURE_SSL_REDIRECT = True
 
