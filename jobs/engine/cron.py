@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import orjson
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -418,8 +417,6 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     # The correlation key and the time (§6.3).
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta
-    # SQLite would store what no response to a worker can contain.
-    orjson.dumps([job.args, job.meta])
     job.pending = job.pending or held
     assign_project([job], row.project, lenient=True)
     return job

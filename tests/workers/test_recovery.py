@@ -423,4 +423,4 @@ def test_what_expired_before_it_ran_is_discarded():
     job = JobFactory(expires_at=ago(1))
 
     assert reaper.sweep() == {"expired-jobs": 1}
-    assert story(job) == (State.DISCARDED, 0, [])
+    assert story(job) == (State.DISCARDED, 0, [(0, "expired")])
