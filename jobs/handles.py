@@ -29,6 +29,7 @@ from .options import JSON, JobState, Period, WorkflowStateName
 from .payloads.chain import open_all, open_args, opened
 from .place import Place, current
 from .spec.encoded import is_encoded
+from .spec.envelope import due_at
 from .spec.identifiers import parse_uuid
 from .store import awaited
 from .store.expressions import JSONArrayHas
@@ -186,8 +187,7 @@ class JobHandle:
     @property
     def scheduled_at(self) -> datetime | None:
         """When it, or its next attempt, is due; None if it was run before that."""
-        found: datetime | None = self._row.due_at
-        return found
+        return due_at(self._row)
 
     @property
     def expires_at(self) -> datetime | None:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from ..access.redaction import may_see, redact_quotes
 from ..engine import progress_of
 from ..models import Job, Queue
-from ..spec.envelope import ERROR_FIELDS, envelope
+from ..spec.envelope import ERROR_FIELDS, due_at, envelope
 from ..spec.lifecycle import State
 from ..spec.versions import version_text
 from . import display
@@ -307,7 +307,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("due"))
     def scheduled(self, job: Job) -> str | SafeString:
-        return display.moment(job.due_at)
+        return display.moment(due_at(job))
 
     @admin.display(description=_("enqueued"), ordering="enqueued_at")
     def enqueued(self, job: Job) -> str | SafeString:

@@ -281,14 +281,6 @@ class Job(models.Model):
         """Whether another attempt is left after a failure of the current one (OJS retry §2.2)."""
         return self.attempt < self.max_attempts
 
-    @property
-    def due_at(self) -> datetime | None:
-        """`scheduled_at`, but None once the job is available before then: it was run earlier."""
-        due, since = self.scheduled_at, self.enqueued_at
-        if due is None or self.state in DUE_STATES or since is None or due <= since:
-            return due
-        return None
-
 
 class JobError(models.Model):
     """One failed attempt (OJS core §8, errors §6)."""

@@ -171,6 +171,14 @@ def _common(job: Any, identifier: Any) -> dict[str, Any]:
     }
 
 
+def due_at(job: Any) -> datetime | None:
+    """Return when the job, or its next attempt, is due; None if it was run before that."""
+    due: datetime | None = job.scheduled_at
+    if due is None or job.state in (State.SCHEDULED, State.RETRYABLE) or due <= job.enqueued_at:
+        return due
+    return None
+
+
 def _add_times(document: dict[str, Any], job: Any) -> None:
     sent = job.attributes or {}
     if job.expires_at is not None:

@@ -101,7 +101,7 @@ def test_a_number_that_is_too_large_is_refused_before_it_would_be_another(descri
     page = clerk().post(form(), SENT | FILLED | {"args": "[{}]", "input-[0].copies": str(2**53)})
 
     assert page.context["form"].errors["args"] == [
-        "The integer at $[0].copies is beyond ±(2^53 - 1); send it as a string."
+        "The number at $[0].copies is beyond ±(2^53 - 1); send it as a string."
     ]
     assert not Job.objects.exists()
 
