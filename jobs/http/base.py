@@ -31,7 +31,7 @@ from .hosts import check_host
 from .loop import LOOP
 from .negotiation import Negotiation
 from .parsers import OJSParser
-from .permissions import MayUseCommand, OfOwnProject
+from .permissions import MayUseCommand, OfOwnProject, check_again
 from .renderers import OJSRenderer, PlainJSONRenderer, SDKRenderer, dumps
 from .request import Meta, Request, check_url, request_id_of
 from .verbs import Verb, VerbRequest, VerbResponse
@@ -244,13 +244,25 @@ class OJSViewSet(ViewSet):
 
     def _outcome(self, verb: Verb, **named: str) -> VerbResponse:
         document: Any = self.request.data
+        meta = self.request.META
         request = VerbRequest(
-            self.caller, document, self.request.META, self.request.path, self.request_id
+            self.caller, document, meta, self.request.path, self.request_id, self.check_again
         )
         response = verb(request, **named)
         if isinstance(response, Waiting):
-            return response.at_once() if self.is_head else response.in_thread()
+            return response.at_once() if self.is_head else response.in_thread(self.check_again)
         return response
+
+    def check_again(self) -> None:
+        """Check that the caller may still use the action, while its request waits."""
+        (authentication,) = self.authentication_classes
+        check_again(
+            self.caller,
+            self.command,
+            authentication=authentication(),
+            method=self.request.method or "",
+            meta=self.request.META,
+        )
 
 
 def _keep_type(response: Response) -> None:

@@ -34,6 +34,7 @@ from .body import read_object
 from .hosts import check_host
 from .loop import LOOP, Stream
 from .negotiation import renderer_for
+from .permissions import check_again
 from .request import Meta, Readable, body_stream, check_url, request_id_of
 from .verbs import Batch, Unsent, Verb, VerbRequest, VerbResponse
 from .versioning import check_version
@@ -165,7 +166,7 @@ class FastView:
                 request = self._prepare(asking, stream, named)
                 outcome: Any = self._verb(request, **named)
                 if isinstance(outcome, Waiting) and LOOP not in meta:
-                    outcome = outcome.in_thread()
+                    outcome = outcome.in_thread(request.check_again)
         except Exception as problem:
             outcome = problem
         return self._answer(asking, outcome)
@@ -206,7 +207,18 @@ class FastView:
             self._viewset.confine(caller, **named)
         self._viewset.check_query(self._action, meta)
         document = read_object(stream, meta) if self.method == "POST" else None
-        return VerbRequest(caller, document, meta, path, asking.request_id)
+        check = partial(self._check_again, asking)
+        return VerbRequest(caller, document, meta, path, asking.request_id, check)
+
+    def _check_again(self, asking: _Asking) -> None:
+        assert asking.caller is not None
+        check_again(
+            asking.caller,
+            self._command,
+            authentication=self._authentication,
+            method=self.method,
+            meta=asking.meta,
+        )
 
     def _answer(self, asking: _Asking, outcome: Any) -> Answer | Parked:
         if isinstance(outcome, Waiting):
@@ -217,6 +229,7 @@ class FastView:
 
     def _answer_later(self, asking: _Asking, look: Look) -> Answer | None:
         try:
+            self._check_again(asking)
             response = look()
         except Exception as problem:
             response = self._refuse(asking, problem)

@@ -8,9 +8,12 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from .. import access
+from ..errors import PermissionDenied
 
 if TYPE_CHECKING:
+    from .authentication import ApiKeyAuthentication, Caller
     from .base import OJSViewSet
+    from .request import Meta
 
 
 class MayUseCommand(BasePermission):
@@ -28,6 +31,38 @@ class MayUseCommand(BasePermission):
         if view.action and not view.is_open:
             access.authorize(view.caller, view.command)
         return True
+
+
+def check_again(
+    before: Caller,
+    command: access.Command | None,
+    *,
+    authentication: ApiKeyAuthentication,
+    method: str,
+    meta: Meta,
+) -> None:
+    """Check that the client of a request that waits may still use the command.
+
+    For each look. It costs no query while the key is cached (`API_KEY_CACHE`).
+
+    Args:
+        before: the caller when the request arrived.
+
+    Raises:
+        NotAuthenticated: the key is no longer valid.
+        PermissionDenied: the key no longer allows it, or is bound to something else now.
+    """
+    caller = authentication.caller(method, meta)
+    access.authorize(caller, command)
+    if (caller.project, caller.worker_id, caller.label) != (
+        before.project,
+        before.worker_id,
+        before.label,
+    ):
+        raise PermissionDenied(
+            "This API key has been bound to something else while the request was waiting.",
+            hint="Send the request again.",
+        )
 
 
 class OfOwnProject(BasePermission):

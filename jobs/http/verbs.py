@@ -30,6 +30,8 @@ class VerbRequest:
     meta: Meta
     path: str
     request_id: str
+    check_again: Callable[[], object]
+    """Raises if the client may no longer use the verb; for requests that wait or stream."""
 
     def read(self, *, required: bool = False) -> dict[str, Any]:
         """Return the body; an empty one is `{}` (OJS HTTP §6.1).

@@ -31,7 +31,8 @@ Found = TypeVar("Found")
 Answer = TypeVar("Answer")
 Look = Callable[[], VerbResponse | None]
 Answering = Callable[[Look], Answer | None]
-"""Looks, and makes the response from what it finds or raises; returns None if it finds nothing."""
+"""Checks that the client may still have the response, looks, and makes the response from what it
+finds or raises; returns None if it finds nothing."""
 
 
 class Waiting(Generic[Answer]):
@@ -49,9 +50,18 @@ class Waiting(Generic[Answer]):
         self.otherwise = otherwise
         self._pause = LOOKS[0]
 
-    def in_thread(self) -> VerbResponse:
-        """Wait in the thread of the request."""
-        return until(self.look, self.seconds) or self.otherwise()
+    def in_thread(self, check: Callable[[], object]) -> VerbResponse:
+        """Wait in the thread of the request.
+
+        Args:
+            check: called before each look; raises if the client may no longer have the response.
+        """
+
+        def look() -> VerbResponse | None:
+            check()
+            return self.look()
+
+        return until(look, self.seconds) or self.otherwise()
 
     def at_once(self) -> VerbResponse:
         """Return the response as if the time were up."""

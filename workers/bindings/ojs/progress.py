@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from email.utils import format_datetime
 from functools import partial
 from typing import Any
@@ -18,7 +18,13 @@ from jobs import engine
 from jobs.access import projects
 from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
-from jobs.errors import Conflict, JobNotFound, NeedsEventLoop
+from jobs.errors import (
+    Conflict,
+    JobNotFound,
+    NeedsEventLoop,
+    NotAuthenticated,
+    PermissionDenied,
+)
 from jobs.http import waiting
 from jobs.http.dialects import STREAM_HEADERS
 from jobs.http.job_watch import ANYWAY, JobWatch
@@ -56,7 +62,8 @@ class ProgressViewSet(WorkerViewSet):
         engine.progress_of(identifier)  # refused before the stream begins
         if isinstance(request._request, ASGIRequest):
             raise NeedsEventLoop()  # Django would buffer the whole stream
-        return StreamingHttpResponse(_events(identifier), headers=STREAM_HEADERS)
+        events = _events(identifier, self.check_again)
+        return StreamingHttpResponse(events, headers=STREAM_HEADERS)
 
     def report(self, request: Request, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); the public SDKs send `percentage`."""
@@ -95,6 +102,8 @@ ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled
 """State → the event that reports it (§7.2)."""
 
 
+Check = Callable[[], object]
+"""Raises if the client may not read the stream any more."""
 RETRY = b"retry: 1000\n\n"
 
 
@@ -102,19 +111,20 @@ def stream(request: VerbRequest, job_id: str) -> VerbResponse:
     """The stream, written by an event loop."""
     identifier = parse_id(job_id)
     engine.progress_of(identifier)  # refused before the stream begins
-    response = VerbResponse(None, stream=partial(_events_on_loop, identifier))
+    events = partial(_events_on_loop, identifier, request.check_again)
+    response = VerbResponse(None, stream=events)
     response.headers |= STREAM_HEADERS
     return response
 
 
-async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
+async def _events_on_loop(job_id: UUID, check: Check, loop: Loop) -> AsyncIterator[bytes]:
     news = News()
     yield RETRY
     deadline = time.monotonic() + ojs_settings.MAX_WAIT.total_seconds()
     with loop.shared(JobWatch).watching(job_id) as changed:
         while not loop.ending.is_set():
             changed.clear()
-            if part := news.of(await loop.in_thread(_progress_of, job_id)):
+            if part := news.of(await loop.in_thread(_progress_of, job_id, check)):
                 yield part
             left = deadline - time.monotonic()
             if news.is_over or left <= 0:
@@ -122,11 +132,11 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
             await waiting.first_of(changed, loop.ending, seconds=min(left, ANYWAY))
 
 
-def _events(job_id: UUID) -> Iterator[bytes]:
+def _events(job_id: UUID, check: Check) -> Iterator[bytes]:
     news = News()
     yield RETRY
     for progress in waiting.looks(
-        lambda: _progress_of(job_id), ojs_settings.MAX_WAIT.total_seconds()
+        lambda: _progress_of(job_id, check), ojs_settings.MAX_WAIT.total_seconds()
     ):
         if part := news.of(progress):
             yield part
@@ -156,11 +166,14 @@ class News:
         return _event("progress", _selected(progress, "progress", "data", "message", "updated_at"))
 
 
-def _progress_of(job_id: UUID) -> engine.ProgressState | None:
+def _progress_of(job_id: UUID, check: Check) -> engine.ProgressState | None:
+    """The job's progress; None if the job has been deleted, or the client may not see it any more:
+    the stream ends, and the client is told why when it reconnects."""
     try:
+        check()
         return engine.progress_of(job_id)
-    except JobNotFound:
-        return None  # deleted since
+    except (JobNotFound, NotAuthenticated, PermissionDenied):
+        return None
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -53,13 +53,14 @@ class WaitingForWork(Waiting[Answer]):
         self._claimed = self._claim()
         return self._respond(self._claimed) if self._claimed else None
 
-    def in_thread(self) -> VerbResponse:
+    def in_thread(self, check: Callable[[], object]) -> VerbResponse:
         deadline = time.monotonic() + self.seconds
         with waiting.place() as granted:
             if not granted:
                 return self.otherwise()
             with wakeup.subscription(self._queues) as bell:
                 while True:
+                    check()
                     found = self._look()
                     left = deadline - time.monotonic()
                     if found is not None or left <= 0:
