@@ -22,6 +22,8 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
 
+import orjson
+
 from .durations import LONGEST, parse_duration
 from .fields import Document, empty, missing, refuse, wrong_type
 from .identifiers import parse_uuid
@@ -396,15 +398,31 @@ class Object(Member[dict[str, Any] | None]):
 
     Args:
         of: declarations of those members.
+        largest: bytes of JSON.
     """
 
-    def __init__(self, about: str = "", *, of: type[Members] | None = None, **words: Any) -> None:
+    def __init__(
+        self,
+        about: str = "",
+        *,
+        of: type[Members] | None = None,
+        largest: int | None = None,
+        **words: Any,
+    ) -> None:
         super().__init__(about, **words)
         self.of = of
+        self.largest = largest
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise wrong_type(place, "object", value)
+        if self.largest is not None and len(orjson.dumps(value)) > self.largest:
+            raise refuse(
+                place,
+                f"The '{place}' field may have at most {self.largest} bytes of JSON.",
+                validation="max_size",
+                limit=self.largest,
+            )
         return value
 
     def rules(self) -> Schema:

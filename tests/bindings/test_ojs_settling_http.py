@@ -321,6 +321,55 @@ def test_the_refusal_says_which_member_is_empty(api, error, said):
     assert refusal(api.send("workers/nack", body))["message"] == said
 
 
+LONG = "x" * 2**20
+
+
+@pytest.mark.parametrize(
+    ("error", "field"),
+    [
+        (LONG + "x", "error"),
+        (ERROR | {"message": LONG + "x"}, "error.message"),
+        (ERROR | {"details": {"sql": LONG}}, "error.details"),
+        (ERROR | {"backtrace": LONG + "x"}, "error.backtrace[0]"),
+        (ERROR | {"backtrace": [LONG + "x"]}, "error.backtrace[0]"),
+    ],
+    ids=["text", "message", "details", "backtrace", "line"],
+)
+def test_no_part_of_an_error_is_longer_than_a_megabyte(api, error, field):
+    job = held()
+
+    reply = api.send("workers/nack", {"job_id": str(job.pk), "error": error})
+
+    assert refusal(reply)["details"]["field"] == field
+    assert state_of(job) == State.ACTIVE
+
+
+def test_a_text_of_a_megabyte_is_kept_as_it_is(api):
+    job = held()
+
+    assert api.send("workers/nack", {"job_id": str(job.pk), "error": LONG}).status_code == 200
+    assert job.errors.get().message == LONG
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("nack", {"error": 5}, "The 'error' field must be an object or a string, not integer."),
+        ("nack", {"error": {"code": "boom"}}, "error: The 'message' field is required."),
+        (
+            "heartbeat",
+            {"worker_id": "w", "handlers": [{"type": "a"}, {}]},
+            "handlers[1]: The 'type' field is required.",
+        ),
+        ("fetch", {"queues": ["a", {}]}, "queues[1]: The 'name' field is required."),
+    ],
+)
+def test_the_message_of_a_refusal_says_where_the_mistake_is(api, path, body, message):
+    reply = api.send(f"workers/{path}", {"job_id": NOBODY} | body)
+
+    assert refusal(reply)["message"] == message
+
+
 def test_null_says_nothing_about_whether_an_error_is_retryable(api):
     job = held()
 

@@ -57,7 +57,7 @@ MOST_HANDLERS = 10_000
 MOST_QUEUES = 100
 """Maximum number of queues in one request of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
-LONGEST_TRACE = LONGEST_MESSAGE = 2**20
+LONGEST_TRACE = LONGEST_MESSAGE = LARGEST_DETAILS = 2**20
 A_QUEUE: dict[str, Any] = {
     "least": 1,
     "sentence": "The '{name}' field must name at least one queue.",
@@ -156,7 +156,7 @@ class Trace(Member[list[str] | None]):
     lines = Texts(longest=LONGEST_TRACE)
 
     def check(self, value: Any, place: str) -> list[str]:
-        return value.splitlines() if type(value) is str else self.lines.check(value, place)
+        return self.lines.check(value.splitlines() if type(value) is str else value, place)
 
     def rules(self) -> Schema:
         return {"oneOf": [self.lines.rules(), {"type": "string"}]}
@@ -168,7 +168,7 @@ class ErrorMembers(Members, component="JobFailure", needs=("message",), either=(
     code = Text()
     message = Text(longest=LONGEST_MESSAGE)
     retryable = Boolean("`false` makes the failure final, whatever the job's policy is.")
-    details = Object()
+    details = Object("At most 1 MB of JSON.", largest=LARGEST_DETAILS)
     backtrace = Trace()
     stack_trace = Trace(hidden=True)
     rate_limit_until = Moment()
@@ -177,7 +177,7 @@ class ErrorMembers(Members, component="JobFailure", needs=("message",), either=(
 class JobNack(Settling):
     error = Anything(
         "What went wrong: an object, or a text.",
-        schema={"oneOf": [ErrorMembers.reference(), {"type": "string"}]},
+        schema={"oneOf": [ErrorMembers.reference(), ErrorMembers.message.rules()]},
     )
     traceparent = optional(TRACEPARENT)
     requeue = Boolean("Return the job unfinished; `error` is then optional.").default(False)
@@ -229,7 +229,7 @@ class WeightedQueues(Member[dict[str, int] | None]):
         weights = {}
         for index, item in enumerate(value):
             named = item if type(item) is dict else {"name": item}
-            with fields.inside(f"{place}[{index}]"):
+            with fields.inside(f"{place}[{index}]", aloud=True):
                 name = Weighted.name.read(named)
                 weights[name] = Weighted.weight.read(named)
         return weights
@@ -389,7 +389,7 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
         place = f"handlers[{index}]"
         if type(handler) is not dict:
             raise wrong_type(place, "object", handler)
-        with fields.inside(place):
+        with fields.inside(place, aloud=True):
             kind = Handler.type.read(handler)
             text = Handler.versions.read(handler) or "*"
             if kind in seen:
@@ -566,11 +566,11 @@ def failure(body: Document, caller: Caller) -> Failure:
             raise missing("error")
         return found
     if type(error) is str:
-        found.message = error
+        found.message = ErrorMembers.message.check(error, "error")
         return found
     if type(error) is not dict:
-        raise wrong_type("error", "object", error)
-    with fields.inside("error"):
+        raise wrong_type("error", "object or a string", error)
+    with fields.inside("error", aloud=True):
         _read_error(found, error)
     return found
 

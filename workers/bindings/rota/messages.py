@@ -109,7 +109,7 @@ class ErrorMembers(Members):
     code = Text()
     message = Text(longest=2**20)
     backtrace = Texts(longest=2**20)
-    details = Object()
+    details = Object(largest=2**20)
     retryable = Boolean()
 
 
