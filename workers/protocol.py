@@ -21,7 +21,7 @@ from jobs.protocols import OJS
 from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
-from jobs.spec import reserved
+from jobs.spec import reserved, worker_ids
 from jobs.store import clock
 from jobs.store.database import atomic
 
@@ -76,11 +76,14 @@ def register(
     Raises:
         WorkerExists: an active worker has the id, and the claim does not cover it.
         ForeignWorker: the key belongs to a project, and the name to another one or to none.
+        InvalidRequest: a new worker's id has control characters.
     """
     now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
-        if known is not None:
+        if known is None:
+            worker_ids.check_new(worker_id)
+        else:
             require_own(known, description.project)
         if claim is not None:
             known = claimed(worker_id, known, claim, description.project)
@@ -222,6 +225,7 @@ def beat(
 
     Raises:
         ForeignWorker: the name belongs to another project, or to none.
+        InvalidRequest: a new worker's id has control characters.
     """
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
@@ -288,6 +292,7 @@ def _meet(heartbeat: Heartbeat) -> bool:
 
     Raises:
         ForeignWorker: the name belongs to another project, or to none.
+        InvalidRequest: a new worker's id has control characters.
     """
     fresh = changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
@@ -297,7 +302,9 @@ def _meet(heartbeat: Heartbeat) -> bool:
         fresh["project"] = heartbeat.project
     with atomic():
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
-        if known is not None:
+        if known is None:
+            worker_ids.check_new(heartbeat.worker_id)
+        else:
             require_own(known, heartbeat.project)
         process = sender(known, heartbeat.description)
         if process is Sender.LATER:

@@ -11,8 +11,10 @@ plain id; keys without a project and the admin use the stored one.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
+from .fields import refuse
 from .members import Schema, Text
 
 # Two different characters, so that the separator cannot be found in two places if a project ends,
@@ -21,6 +23,7 @@ SEPARATOR = "@/"
 LONGEST = 255
 """Length of a stored id, in characters."""
 DIGEST = 32
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class WorkerId(Text):
@@ -28,6 +31,19 @@ class WorkerId(Text):
 
     def rules(self) -> Schema:
         return super().rules() | {"not": {"pattern": SEPARATOR}}
+
+
+def check_new(worker_id: str) -> None:
+    """Check the id of a worker that has no record yet.
+
+    Raises:
+        InvalidRequest: it has control characters. No URL would match it, and it would break lines
+            of logs.
+    """
+    if CONTROL_CHARACTERS.search(worker_id):
+        raise refuse(
+            "worker_id", "A worker's id must not contain control characters.", validation="pattern"
+        )
 
 
 def is_reserved(worker_id: str) -> bool:

@@ -453,6 +453,29 @@ def test_what_is_there_below_workers_says_how_it_is_asked(api):
     assert (reply.status_code, reply.headers["Allow"]) == (405, "POST")
 
 
+# Ids with control characters, which no URL matches
+
+
+@pytest.mark.parametrize("character", ["\n", "\t", "\x7f", "\x85", "\u2028"], ids=ascii)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("workers/register", REGISTRATION), ("workers/heartbeat", {"state": "running"})],
+)
+def test_no_new_worker_has_a_control_character_in_its_id(api, path, body, character):
+    reply = api.send(path, body | {"worker_id": f"a{character}b"})
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == "worker_id"
+    assert not Worker.objects.exists()
+
+
+@pytest.mark.parametrize("path", ["register", "heartbeat", "deregister"])
+def test_a_worker_that_already_has_one_goes_on(api, path):
+    WorkerFactory(worker_id="a\nb")
+
+    assert api.send(f"workers/{path}", REGISTRATION | {"worker_id": "a\nb"}).status_code == 200
+
+
 # Health (OJS HTTP §8.1): without a reaper, jobs of dead workers wait
 
 
