@@ -150,6 +150,15 @@ class WorkflowNotFound(NotFound):
         )
 
 
+class WorkerNotFound(NotFound):
+    hint = "Check the identifier; workers that left are deleted when their retention has passed."
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"Worker '{worker_id}' not found.", resource_type="worker", resource_id=worker_id
+        )
+
+
 class ResultTooLarge(OJSError):
     """The result exceeds `OJS["MAX_RESULT_SIZE"]`; the job stays active (OJS results §7.2)."""
 

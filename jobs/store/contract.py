@@ -161,7 +161,9 @@ class Cause:
 VISIBILITY_TIMEOUT = Cause(
     "visibility_timeout", "The visibility timeout passed without ACK, FAIL or heartbeat."
 )
-WORKER_DEATH = Cause("worker_death", "The worker that held the job was declared dead.")
+WORKER_DEATH = Cause(
+    "worker_death", "The worker that held the job died, or left without settling it."
+)
 
 
 class Reclaimed(NamedTuple):

@@ -453,6 +453,17 @@ def test_what_is_there_below_workers_says_how_it_is_asked(api):
     assert (reply.status_code, reply.headers["Allow"]) == (405, "POST")
 
 
+def test_an_unknown_worker_is_not_found_with_a_hint_about_workers(api):
+    hints = {
+        refusal(api.see(f"{place}workers/nobody{more}"))["hint"]
+        for place, more in (("", "/health"), ("admin/", ""))
+    }
+
+    assert hints == {
+        "Check the identifier; workers that left are deleted when their retention has passed."
+    }
+
+
 # Ids with control characters, which no URL matches
 
 

@@ -342,6 +342,7 @@ def test_jobs_a_leaving_worker_still_holds_are_recovered_without_waiting_for_the
     reaper.sweep()
 
     assert recovered(job) == (State.AVAILABLE, 2, ["worker_death"])
+    assert "declared dead" not in job.errors.get().message
 
 
 def test_a_worker_that_leaves_with_empty_hands_leaves_nothing_to_recover():

@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 from jobs.access.audit import Actor, record_action
 from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings, protocol_of
-from jobs.errors import NotFound
+from jobs.errors import WorkerNotFound
 from jobs.protocols import Reports
 from jobs.spec.worker_ids import spellings
 from jobs.store import clock, looks
@@ -94,18 +94,13 @@ def find(worker_id: str, *, project: str = "") -> Worker:
     """Return the worker that a key of `project` knows by this id.
 
     Raises:
-        NotFound: there is no such worker, or it is not in this project.
+        WorkerNotFound: there is no such worker, or it is not in this project.
     """
     named = Worker.objects.filter(pk__in=spellings(worker_id, project))
     found = {worker.pk: worker for worker in scope_to(named, project)}
     worker: Worker | None = found.get(worker_id) or next(iter(found.values()), None)
     if worker is None:
-        raise NotFound(
-            f"Worker '{worker_id}' not found.",
-            hint="Workers that left are forgotten when their retention has passed.",
-            resource_type="worker",
-            resource_id=worker_id,
-        )
+        raise WorkerNotFound(worker_id)
     return worker
 
 

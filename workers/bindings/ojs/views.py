@@ -8,7 +8,7 @@ from django.http import Http404
 from rest_framework.response import Response
 
 from jobs.api.system import backend_health, health_document
-from jobs.errors import NotFound
+from jobs.errors import WorkerNotFound
 from jobs.http.base import OJSViewSet
 from jobs.http.request import Request
 from jobs.spec.timestamps import format_timestamp
@@ -51,9 +51,7 @@ class WorkerViewSet(OJSViewSet):
         """How a worker is, by its last heartbeat: `ready` while it fetches jobs."""
         worker = directory.find(worker_id, self.caller)
         if worker is None:
-            raise NotFound(
-                f"Worker '{worker_id}' not found.", resource_type="worker", resource_id=worker_id
-            )
+            raise WorkerNotFound(worker_id)
         held = len(directory.held_by(worker.pk))
         return Response(replies.health(worker, worker_id, held))
 
