@@ -7,6 +7,7 @@ top level; `options` wins (OJS HTTP §9.1; the Ruby SDK sends the flat form).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -52,6 +53,8 @@ CLASS_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*
 class. OJS types do not contain `+`, so an OJS client cannot enqueue one."""
 QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
+MOST_QUEUES = 1_000
+"""Queues of one fetch, which searches them one after the other."""
 TYPE_LENGTH = 255
 META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
@@ -108,7 +111,19 @@ class QueueNames(Texts):
     """The queues that a worker serves (OJS core §5.1)."""
 
     def __init__(self, about: str = "", **words: Any) -> None:
-        super().__init__(about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, **words)
+        super().__init__(
+            about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, most=MOST_QUEUES, **words
+        )
+
+    def measure(self, value: Sequence[Any], place: str) -> None:
+        if len(value) > MOST_QUEUES:
+            raise refuse(
+                place,
+                f"The '{place}' field may name at most {MOST_QUEUES} queues, not {len(value)}.",
+                validation="max_items",
+                limit=MOST_QUEUES,
+            )
+        super().measure(value, place)
 
     def check(self, value: Any, place: str) -> list[str]:
         names = super().check(value, place)

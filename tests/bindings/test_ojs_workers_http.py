@@ -464,6 +464,28 @@ def test_an_unknown_worker_is_not_found_with_a_hint_about_workers(api):
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "named", "most"),
+    [
+        ("fetch", "queues", ["q"], 1_000),
+        ("fetch", "queues", [{"name": "q"}], 1_000),
+        ("fetch", "types", ["t"], 10_000),
+        ("register", "queues", ["q"], 1_000),
+        ("heartbeat", "queues", ["q"], 1_000),
+    ],
+)
+def test_a_worker_names_a_limited_number_of_queues_and_types(api, path, field, named, most):
+    body = REGISTRATION | {field: named * (most + 1)}
+
+    reply = api.send(f"workers/{path}", body)
+
+    assert reply.status_code == 400
+    what = f"The '{field}' field may name at most {most} {field}, not {most + 1}."
+    assert refusal(reply)["message"] == what
+    assert refusal(reply)["details"]["limit"] == most
+    assert api.send(f"workers/{path}", body | {field: named * most}).status_code == 200
+
+
 # Ids with control characters, which no URL matches
 
 

@@ -54,6 +54,7 @@ REPORTED = {
 }
 LARGEST_PID = 2**32
 MOST_HANDLERS = 10_000
+"""Maximum number of job types that a worker names."""
 MOST_QUEUES = 100
 """Maximum number of queues in one request of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
@@ -226,6 +227,7 @@ class WeightedQueues(Member[dict[str, int] | None]):
     def check(self, value: Any, place: str) -> dict[str, int]:
         if type(value) is not list or not any(type(item) is dict for item in value):
             return dict.fromkeys(self.plain.check(value, place), 1)
+        self.plain.measure(value, place)
         weights = {}
         for index, item in enumerate(value):
             named = item if type(item) is dict else {"name": item}
@@ -271,7 +273,12 @@ class Fetch(Members, either=("queues", "pool")):
     # What other clients call it.
     batch_size = Integer(least=1, most=2**31, hidden=True)
     max_jobs = Integer(least=1, most=2**31, hidden=True)
-    types = Texts("Only jobs of these types.")
+    types = Texts(
+        "Only jobs of these types.",
+        most=MOST_HANDLERS,
+        sentence="The '{name}' field may name at most {most} types, not {size}.",
+        details={"validation": "max_items", "limit": MOST_HANDLERS},
+    )
     wait_ms = Integer("How long to wait for a job.").default(0)
     visibility_timeout = Heartbeat.visibility_timeout
     acks = Acks.acks
