@@ -58,7 +58,7 @@ def test_an_unknown_address_is_refused_in_the_protocols_own_form(db):
 
 @pytest.mark.parametrize("path", ["/flare/v1", "/flare/v1/jobs", "/flare/v1/workers/poll"])
 def test_so_is_an_address_of_flare_where_that_is_off(db, settings, path):
-    settings.OJS |= {"FLARE": {"ENABLED": False}}
+    settings.OJS = settings.OJS | {"FLARE": {"ENABLED": False}}
 
     answer = Client(enforce_csrf_checks=True).post(path, {}, content_type="application/json")
 
