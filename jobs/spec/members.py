@@ -22,8 +22,6 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
 
-import orjson
-
 from .durations import LONGEST, parse_duration
 from .fields import Document, empty, missing, refuse, wrong_type
 from .identifiers import parse_uuid
@@ -393,6 +391,11 @@ class Choice(Member[V | None], Generic[V]):
         return {"type": "string", "enum": [str(c) for c in self.choices if c not in self.unsaid]}
 
 
+def _size(value: Any) -> int:
+    """Bytes of JSON."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
 class Object(Member[dict[str, Any] | None]):
     """An object whose members are the client's own, or are read separately.
 
@@ -416,7 +419,7 @@ class Object(Member[dict[str, Any] | None]):
     def check(self, value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise wrong_type(place, "object", value)
-        if self.largest is not None and len(orjson.dumps(value)) > self.largest:
+        if self.largest is not None and _size(value) > self.largest:
             raise refuse(
                 place,
                 f"The '{place}' field may have at most {self.largest} bytes of JSON.",
