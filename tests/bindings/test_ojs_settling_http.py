@@ -310,9 +310,9 @@ def test_a_failure_must_say_what_went_wrong(api, error):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        ({"message": ""}, "The 'code' field is required."),
-        ({"type": "", "message": ""}, "The 'type' field must not be empty."),
-        ({"code": "", "message": "it broke"}, "The 'code' field must not be empty."),
+        ({"message": ""}, "error: The 'code' field is required."),
+        ({"type": "", "message": ""}, "error: The 'type' field must not be empty."),
+        ({"code": "", "message": "it broke"}, "error: The 'code' field must not be empty."),
     ],
 )
 def test_the_refusal_says_which_member_is_empty(api, error, said):
