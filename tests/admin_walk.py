@@ -34,6 +34,7 @@ OWN = ("admin/login/", "admin/logout/", "admin/password_change/")
 NOT_ADDRESSES = {
     "^ojs(?:/|\\Z)",
     "^flare(?:/|\\Z)",
+    "^flare/v1(?:/|\\Z)",
     "admin/(?P<url>.*)$",
     "admin/^(?P<app_label>auth|django_q|ojs_jobs|ojs_workers)/$",
 }
