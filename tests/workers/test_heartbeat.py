@@ -509,6 +509,17 @@ def test_a_start_time_that_is_cut_to_seconds_is_the_same():
     assert protocol.beat("w", description=BEFORE, sequence=4).stale
 
 
+def test_a_process_that_says_at_first_that_it_started_later_is_heard():
+    protocol.register("w", replace(BEFORE, started_at=STARTED + timedelta(minutes=1)))
+    job = JobFactory(active=True, reserved_by="w", reserved_until=ahead(1))
+
+    for sequence in (1, 2):
+        reply = protocol.beat(
+            "w", active_job_ids=[str(job.pk)], description=BEFORE, sequence=sequence
+        )
+        assert (reply.stale, reply.jobs_extended) == (False, [str(job.pk)])
+
+
 def test_a_process_does_not_become_another_by_what_it_leaves_out():
     protocol.register("w", BEFORE)
     protocol.beat("w", description=BEFORE, sequence=5)

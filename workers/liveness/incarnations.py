@@ -22,15 +22,18 @@ def sender(known: Worker | None, description: Description | None) -> Sender:
     """Find out which process sent a heartbeat with this description (§10.3).
 
     A value that one side lacks proves nothing. Without start times, or if they come from the clocks
-    of two machines, the process that is heard last counts as the later one.
+    of two machines, the process that is heard last counts as the later one; so it does with the
+    host and process id of the known one, since a client may not give the same start each time.
     """
     if known is None:
         return Sender.LATER
     said = description or Description()
     moved = bool(said.hostname and known.hostname) and said.hostname != known.hostname
+    is_there = bool(said.hostname) and said.hostname == known.hostname
     if said.started_at is not None and known.started_at is not None:
         after = said.started_at - known.started_at
-        if after < -SAME_START and not moved:
+        may_be_it = is_there and said.pid is not None and said.pid == known.pid
+        if after < -SAME_START and not moved and not may_be_it:
             return Sender.EARLIER
         if abs(after) > SAME_START:
             return Sender.LATER
