@@ -61,16 +61,17 @@ class RateLimitViewSet(OJSViewSet):
             # The first job of the key finds the override there (§10.2).
             RateLimit.objects.get_or_create(pk=key, defaults={"policy": {}, "updated_at": now})
             changes: dict[str, Any] = {"override": policy, "override_until": until}
+            selection = {"ids": [key], "override": policy}
             if "held_until" in body:
                 changes["held_until"] = held
+                selection["held_until"] = body["held_until"]
             RateLimit.objects.filter(pk=key).update(**changes, closed_until=None, updated_at=now)
             record_action(
                 of_caller(self.caller, request),
                 "change_ratelimit",
                 kind="ratelimit",
                 count=1,
-                selection={"ids": [key], "override": policy}
-                | {name: body[name] for name in ("held_until",) if name in body},
+                selection=selection,
             )
         return Response(documents([_found(key)])[0])
 

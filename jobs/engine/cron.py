@@ -320,7 +320,7 @@ def _pass_over(name: str, problem: Exception) -> bool:
 
 
 def _reason(name: str, problem: Exception) -> str:
-    """What people are told of a run that was refused.
+    """Return why a run was refused, in words for the history, the API and the admin.
 
     The text of an error that is no refusal may quote the job's arguments. It is logged, once for
     each kind of error in a row.

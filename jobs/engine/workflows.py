@@ -143,7 +143,7 @@ def _cancel_given_back(inside: Sequence[UUID]) -> None:
     for first in range(0, len(ids), bulk.BATCH):
         part = Job.objects.filter(Among("pk", ids[first : first + bulk.BATCH])).order_by("pk")
         with ending() as ended:
-            # Whoever gets such a lock after this one sees that the workflow was cancelled.
+            # A transaction that locks such a job later sees that the workflow was cancelled.
             locked = part.select_for_update().values_list("pk", flat=True)
             ended += cancel_strays(list(locked))
 

@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._ends = False
         """The connection is closing: it ends when earlier commands have been answered."""
         self._unreadable: ProtocolError | None = None
-        """Why the stream cannot be parsed any further; the client is told so last."""
+        """Why the stream cannot be parsed any further: the last answer on this connection."""
         self._held = 0
         self._held_as_known = False
         self._deadline: asyncio.TimerHandle | None = None

@@ -168,7 +168,7 @@ class News:
 
 def _progress_of(job_id: UUID, check: Check) -> engine.ProgressState | None:
     """The job's progress; None if the job has been deleted, or the client may not see it any more:
-    the stream ends, and the client is told why when it reconnects."""
+    the stream ends, and the refusal comes when the client reconnects."""
     try:
         check()
         return engine.progress_of(job_id)

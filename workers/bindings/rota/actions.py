@@ -189,7 +189,7 @@ def _give_back_all_but(name: str, named: Collection[str]) -> None:
 
 
 @dataclass(slots=True)
-class Told:
+class Handled:
     """The outcome of a heartbeat message."""
 
     reply: Reply
@@ -200,7 +200,7 @@ class Told:
 
 def hear(
     visitor: Visitor, registration: Registration, message: Message, in_hand: Collection[str]
-) -> Told:
+) -> Handled:
     """Settle the results, extend the other jobs, store the logs.
 
     Raises:
@@ -237,7 +237,7 @@ def hear(
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
         directory.keep_stats(registration.name, message.stats, partial=True)
-    return Told(reply, outcomes, settled)
+    return Handled(reply, outcomes, settled)
 
 
 def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outcome]:
