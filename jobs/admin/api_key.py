@@ -347,7 +347,7 @@ REVOKE = Question(
     title=_("Revoke API keys"),
     consequence=_(
         "Requests with these keys are refused, in every server process within seconds. Whoever "
-        "still needs access needs a new key: there is no way back."
+        "still needs access needs a new key. This cannot be undone."
     ),
     button=_("Revoke these keys"),
     is_destructive=True,

@@ -419,7 +419,7 @@ DELETE = Question(
     title=_("Delete cron jobs"),
     consequence=_(
         "They never run again. Jobs they have made are not affected, nor is the record of what was "
-        "done with them. There is no way back."
+        "done with them. This cannot be undone."
     ),
     button=_("Delete these cron jobs"),
     is_destructive=True,

@@ -240,7 +240,7 @@ CANCEL = about_jobs(
     consequence=_(
         "Jobs that wait will never run. The worker of an active job is told at its next heartbeat "
         "that it no longer holds it; what it has done by then is done. Finished jobs are left "
-        "alone. There is no way back."
+        "alone. This cannot be undone."
     ),
     button=_("Cancel these jobs"),
     is_destructive=True,
@@ -271,7 +271,7 @@ DISCARD = about_jobs(
     title=_("Discard dead letter jobs"),
     consequence=_(
         "These jobs and their errors are deleted, except those of workflows that have not ended. "
-        "There is no way back."
+        "This cannot be undone."
     ),
     button=_("Delete these jobs"),
     is_destructive=True,
@@ -284,7 +284,7 @@ ERASE = about_jobs(
         "These jobs are deleted with every trace of what they were about: results, errors, their "
         "history, and selections in the audit. A job of a finished workflow is erased with the "
         "workflow. Jobs that have not finished, or whose results are waited for, are left alone. "
-        "There is no way back."
+        "This cannot be undone."
     ),
     button=_("Erase these jobs"),
     is_destructive=True,

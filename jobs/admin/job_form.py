@@ -24,7 +24,7 @@ from ..errors import InvalidPayload, OJSError
 from ..http.body import parse_json
 from ..models import ApiKey, Job, JobSchema, JobSpec, Queue, Scope, TypeRollup
 from ..record import parts
-from ..spec.validation import CLASS_PATTERN, OPTION_NAMES, NewJob, new_job
+from ..spec.validation import OPTION_NAMES, NewJob, accepted_job
 from ..store import clock
 from ..store.database import atomic
 
@@ -53,7 +53,7 @@ class JSONText(forms.CharField):
             "spellcheck": "false",
             "rows": rows,
             "data-ojs-json": kind,
-            "data-ojs-wrong": _("This is no JSON: %(problem)s"),
+            "data-ojs-wrong": _("This is not valid JSON: %(problem)s"),
             "data-ojs-kind": _("A JSON array is needed here.")
             if kind == "array"
             else _("A JSON object is needed here."),
@@ -72,7 +72,7 @@ class JSONText(forms.CharField):
         try:
             orjson.loads(text)
         except orjson.JSONDecodeError as problem:
-            text = gettext("This is no JSON: %(problem)s") % {"problem": problem}
+            text = gettext("This is not valid JSON: %(problem)s") % {"problem": problem}
             raise ValidationError(text) from None
         try:
             return parse_json(text.encode())
@@ -246,7 +246,7 @@ def enqueue(
     Raises:
         OJSError: it was refused; nothing was enqueued.
     """
-    made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
+    made = accepted_job(document, clock.now())
     made.parent_results = parent_results
     assign_project([made], project)
     with atomic():

@@ -333,7 +333,7 @@ class JobPages(ReadOnlyModelAdmin):
     def expires(self, job: Job) -> str | SafeString:
         return display.moment(job.expires_at)
 
-    @admin.display(description=_("in the hands of"))
+    @admin.display(description=_("held by"))
     def holder(self, job: Job) -> str | SafeString:
         if job.state == State.ACTIVE and not job.reserved_by:
             return gettext("a worker that did not say its name")

@@ -158,7 +158,7 @@ REMOVE = Question(
     action="remove",
     title=_("Delete worker pools"),
     consequence=_(
-        "Fetches that name one of these pools are refused from now on. Jobs in workers’ hands are "
+        "Fetches that name one of these pools are refused from now on. Active jobs are "
         "not affected."
     ),
     button=_("Delete these pools"),

@@ -356,7 +356,7 @@ PURGE = Question(
     consequence=_(
         "Every job that waits in these queues is deleted: available, scheduled, retryable and "
         "pending ones. Those of workflows are cancelled instead. Jobs that are running go on. "
-        "There is no way back."
+        "This cannot be undone."
     ),
     button=_("Purge these queues"),
     is_destructive=True,

@@ -151,8 +151,8 @@ class SchemaInputs(forms.Form):
         strange = sorted(name for name, value in sent if value and name not in self.fields)
         if strange:
             text = gettext(
-                "“%(name)s” was filled in, and is no argument of “%(type)s”: check the type and "
-                "its arguments."
+                "“%(name)s” was filled in, but is not an argument of “%(type)s”: check the type "
+                "and its arguments."
             )
             about = {"name": strange[0].removeprefix(PREFIX)[:100], "type": self.type[:255]}
             raise forms.ValidationError(text % about)
@@ -176,7 +176,9 @@ class SchemaInputs(forms.Form):
             if filled[part.place] is None:
                 filled[part.place] = {}
             if not isinstance(filled[part.place], dict):
-                text = gettext("Argument %(place)d is no object, so “%(name)s” cannot be in it.")
+                text = gettext(
+                    "Argument %(place)d is not an object, so “%(name)s” cannot be in it."
+                )
                 raise forms.ValidationError(text % {"place": part.place, "name": part.member[:100]})
             filled[part.place] = {**filled[part.place], part.member: part.value(cleaned)}
         return filled

@@ -39,14 +39,14 @@ class BadSearch(ValueError):
 def _id(text: str) -> Q:
     job_id = parse_uuid(text)
     if job_id is None:
-        raise BadSearch(gettext("“%(text)s” is no job id: it must be a UUID.") % {"text": text})
+        raise BadSearch(gettext("“%(text)s” is not a job id: that is a UUID.") % {"text": text})
     return Q(pk=job_id)
 
 
 def _state(text: str) -> Q:
     if text not in State.values:
         about = {"text": text, "states": ", ".join(State.values)}
-        raise BadSearch(gettext("“%(text)s” is no state. States are: %(states)s.") % about)
+        raise BadSearch(gettext("“%(text)s” is not a state. States are: %(states)s.") % about)
     return Q(state=text)
 
 
@@ -82,7 +82,7 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        problem = gettext("“%(text)s” is no time: write 2026-01-31 or 2026-01-31T12:00.")
+        problem = gettext("“%(text)s” is not a time: write 2026-01-31 or 2026-01-31T12:00.")
         raise BadSearch(problem % {"text": text}) from None
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)

@@ -186,8 +186,8 @@ class TenantAdmin(OJSModelAdmin):
             trace(request, "manage_tenant", answer.objects, answer, message=gettext("Deleted."))
         done = len(answer.objects)
         text = ngettext(
-            "%(count)d tenant has no limits any more.",
-            "%(count)d tenants have no limits any more.",
+            "%(count)d tenant no longer has limits.",
+            "%(count)d tenants no longer have limits.",
             done,
         )
         return say(self, request, done, text % {"count": done}, done)

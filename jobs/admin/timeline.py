@@ -11,11 +11,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..models import Event
+from ..record.transitions import TO, is_release, transition_of
 from ..spec.lifecycle import State
 from ..store import clock
 from . import display
 
 MOST = 200
+RELEASED = "released"
+"""By its worker: the attempt does not count."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +37,14 @@ class Step:
     """The same as a duration; None after the last step of a job that has ended."""
 
 
-STATES = {
-    "job.enqueued": State.AVAILABLE,
-    "job.scheduled": State.SCHEDULED,
-    "job.started": State.ACTIVE,
-    "job.completed": State.COMPLETED,
-    "job.retrying": State.RETRYABLE,
-    "job.cancelled": State.CANCELLED,
-    "job.discarded": State.DISCARDED,
-    "job.expired": State.DISCARDED,
-}
 ENDS = (State.COMPLETED, State.CANCELLED, State.DISCARDED)
 
 
 def timeline(job: Any, site_name: str) -> list[Step]:
     """The job's events, oldest first; its columns where events are deleted or not recorded."""
-    events = Event.objects.filter(subject=str(job.pk), type__in=list(STATES))
-    found = [
-        (event.time, event.type, STATES[event.type], event.worker_id, event.attempt)
-        for event in events.order_by("-id")[:MOST]
-    ][::-1] or _from_columns(job)
+    events = Event.objects.filter(subject=str(job.pk), type__in=list(TO))
+    recorded = [_from_event(event) for event in events.order_by("-id")[:MOST]]
+    found = recorded[::-1] or _from_columns(job)
     steps = []
     for index, (moment, kind, state, worker, attempt) in enumerate(found):
         end = found[index + 1][0] if index + 1 < len(found) else clock.now()
@@ -65,15 +56,25 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     return steps
 
 
+Found = tuple[datetime, str, State, str, int | None]
+"""When, what, the resulting state, the worker's id and the attempt."""
+
+
+def _from_event(event: Event) -> Found:
+    """The step that an event about the job's state is."""
+    change = transition_of(event)
+    state = State(change.after) if change else TO[event.type]
+    kind = RELEASED if is_release(event) else event.type
+    return event.time, kind, state, event.worker_id, event.attempt
+
+
 def _duration(state: State, length: timedelta) -> str:
     about = {"span": display.lasted(length)}
     return _("ran %(span)s") % about if state == State.ACTIVE else _("waited %(span)s") % about
 
 
-def _from_columns(job: Any) -> list[tuple[datetime, str, State, str, int | None]]:
-    known: list[tuple[datetime, str, State, str, int | None]] = [
-        (job.created_at, "created", State.PENDING, "", None)
-    ]
+def _from_columns(job: Any) -> list[Found]:
+    known: list[Found] = [(job.created_at, "created", State.PENDING, "", None)]
     if job.started_at:
         holder = job.reserved_by or job.finished_by
         known.append((job.started_at, "job.started", State.ACTIVE, holder, job.attempt))
@@ -90,6 +91,7 @@ def _words(kind: str) -> str:
         "job.started": _("started"),
         "job.completed": _("completed"),
         "job.retrying": _("failed, to be tried again"),
+        RELEASED: _("released by its worker"),
         "job.cancelled": _("cancelled"),
         "job.discarded": _("discarded"),
         "job.expired": _("expired"),

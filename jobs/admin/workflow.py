@@ -175,7 +175,7 @@ CANCEL = Question(
     title=_("Cancel workflows"),
     consequence=_(
         "Jobs of these workflows that nobody runs yet will never run. Jobs that are running may "
-        "finish. Workflows that have ended are left alone. There is no way back."
+        "finish. Workflows that have ended are left alone. This cannot be undone."
     ),
     button=_("Cancel these workflows"),
     is_destructive=True,

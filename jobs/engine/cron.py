@@ -27,7 +27,7 @@ from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule
 from ..spec.tenants import tenant_of
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import CLASS_PATTERN, NewJob, new_job
+from ..spec.validation import NewJob, accepted_job
 from ..store import clock, looks
 from ..store.database import atomic, connection
 from ..store.trouble import is_away, is_transient
@@ -98,7 +98,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
 def _check_tenant(new: NewCronJob, now: datetime) -> None:
     mode = ojs_settings.MULTI_TENANCY
     if mode != "off":
-        job = new_job(new.template, now, type_pattern=CLASS_PATTERN)
+        job = accepted_job(new.template, now)
         tenant_of(job.meta, new.project, required=mode == "required")
 
 
@@ -413,7 +413,7 @@ def _enqueued(new: NewJob) -> NewJob:
 def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     now = clock.now()
     # The protocol that registered it has checked the type, which may be in that protocol's syntax.
-    job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
+    job = accepted_job(row.template, now)
     # The correlation key and the time (§6.3).
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta

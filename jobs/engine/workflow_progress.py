@@ -37,7 +37,7 @@ from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec import traces
 from ..spec.lifecycle import TERMINAL, State
-from ..spec.validation import CLASS_PATTERN, NewJob, new_job
+from ..spec.validation import NewJob, accepted_job
 from ..spec.workflow_plans import NAMED, Plan, node_of
 from ..store import awaited, clock
 from ..store.database import atomic
@@ -412,7 +412,7 @@ def _left_to_undo(workflow: Workflow) -> list[int]:
 def _fire_compensation(workflow: Workflow, index: int) -> list[UUID]:
     now = clock.now()
     document = (workflow.compensations or {})[str(index)]
-    job = new_job(document, now, type_pattern=CLASS_PATTERN)
+    job = accepted_job(document, now)
     ended = _call(workflow, [job])
     workflow.fired = {**(workflow.fired or {}), str(index): str(job.id)}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
@@ -544,9 +544,7 @@ def _advance_batch(workflow: Workflow, ended: list[UUID]) -> bool:
 
 def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
     now = clock.now()
-    jobs = {
-        name: new_job(workflow.callbacks[name], now, type_pattern=CLASS_PATTERN) for name in names
-    }
+    jobs = {name: accepted_job(workflow.callbacks[name], now) for name in names}
     ended = _call(workflow, list(jobs.values()))
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)

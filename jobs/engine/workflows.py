@@ -15,7 +15,7 @@ from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import WAITING
 from ..spec.tenants import tenant_of
-from ..spec.validation import CLASS_PATTERN, new_job
+from ..spec.validation import accepted_job
 from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
 from ..store.database import atomic, connection, on_commit
@@ -84,7 +84,7 @@ def _check_later_jobs(plan: Plan, project: str) -> None:
         return
     now = clock.now()
     later = [step.job for step in steps_of(plan) if step.job.workflow_id is None]
-    later += [new_job(each, now, type_pattern=CLASS_PATTERN) for each in callbacks_of(plan)]
+    later += [accepted_job(each, now) for each in callbacks_of(plan)]
     schemas.checked(later)
     if limit is not None:
         for job in later:

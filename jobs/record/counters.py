@@ -23,6 +23,7 @@ from ..models import Event, JobCounter, QueueFlow
 from ..store.expressions import Among, as_text
 from . import scheduling
 from .dashboard import moment_of
+from .transitions import is_release
 
 
 class Counted(NamedTuple):
@@ -120,7 +121,7 @@ def add(events: Sequence[Counted]) -> None:
     for event, since in _with_beginnings(events):
         counts = series[event.queue, event.job_type]
         flow = flows[event.queue][int(event.time.timestamp() // 60)]
-        if not _is_released(event):
+        if not is_release(event):
             for column in COUNTED.get(event.type, ()):
                 counts.numbers[column] += 1
         if event.type == "job.enqueued":
@@ -142,11 +143,6 @@ def add(events: Sequence[Counted]) -> None:
 
 def _is_first(event: Any) -> bool:
     return "priority" in (event.data or {})
-
-
-def _is_released(event: Any) -> bool:
-    """Whether its worker released the job for a while, which is not a retry."""
-    return event.type == "job.retrying" and "released" in (event.data or {})
 
 
 def _seconds(event: Any, since: datetime | None) -> float | None:

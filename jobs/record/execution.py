@@ -22,8 +22,7 @@ from ..spec.worker_ids import shown
 from ..store.database import alias
 from ..store.expressions import Bytes
 from . import events
-from .events import PREVIOUS
-from .transitions import transition_of
+from .transitions import is_release, transition_of
 
 CREATED, CHANGED = "job.created", "job.state_changed"
 BY_EVENT: dict[str, tuple[str, ...]] = {
@@ -192,7 +191,7 @@ def _actor(kind: str, event: Event, data: dict[str, Any], worker: str) -> dict[s
     if event.type == "job.enqueued":
         if data.get("retried"):
             return {"type": "client"}
-        if data.get(PREVIOUS) != State.ACTIVE:
+        if not is_release(event):
             return {"type": "system"}
     error = data.get("error") or data.get("last_error")
     if isinstance(error, dict) and error.get("type") in TIMEOUT_TYPES:

@@ -52,6 +52,14 @@ def transition_of(event: Event) -> Transition | None:
     return Transition(str(before), str(after))
 
 
+def is_release(event: Event) -> bool:
+    """Whether its worker released the job, at once or for a while, which is not a retry."""
+    data: dict[str, Any] = event.data or {}
+    if event.type == "job.retrying":
+        return "released" in data
+    return event.type == "job.enqueued" and data.get(PREVIOUS) == State.ACTIVE
+
+
 def _implied(event: Event, data: dict[str, Any]) -> str:
     if event.type == "job.cancelled":
         return State.ACTIVE if event.worker_id else State.AVAILABLE

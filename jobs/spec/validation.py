@@ -414,12 +414,17 @@ class NewJob:
 
 
 def new_job(
-    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
+    document: Document,
+    now: datetime,
+    *,
+    type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN,
+    was_accepted: bool = False,
 ) -> NewJob:
     """Validate one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
 
     Args:
         type_pattern: wider for a document that does not come from a client of OJS HTTP.
+        was_accepted: the document was accepted earlier, see `accepted_job`.
 
     Raises:
         InvalidRequest: a field is invalid; `details["field"]` names it.
@@ -431,12 +436,23 @@ def new_job(
     Envelope.specversion.read(document)
     options = _options(document)
     try:
-        return _checked(document, options, now, type_pattern)
+        job = _checked(document, options, now, type_pattern)
+        if not was_accepted:
+            _check_result_size(options)
+        return job
     except InvalidRequest as refusal:
         name = re.split(r"[.\[]", refusal.details.get("field", ""))[0]
         if name not in ENVELOPE_NAMES and (document.get("options") or {}).get(name) is not None:
             fields.within("options", refusal)
         raise
+
+
+def accepted_job(document: Document, now: datetime) -> NewJob:
+    """Make a job of a document that was accepted earlier, by any of the protocols.
+
+    The limit of results may have grown since; that does not refuse the job.
+    """
+    return new_job(document, now, type_pattern=CLASS_PATTERN, was_accepted=True)
 
 
 def _checked(
@@ -461,9 +477,6 @@ def _checked(
     _take_time_limits(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
-    # Not of jobs that are made from what was accepted earlier: the limit may have grown since.
-    if type_pattern is not CLASS_PATTERN:
-        _check_result_size(options)
     _take_version(job, options, version)
     rate_limit = options.get("rate_limit")
     if rate_limit is not None:

@@ -26,13 +26,13 @@ from . import traces
 from .identifiers import UUID7_PATTERN
 from .members import Array, Choice, Members, Object, Schema, Text, Texts, words
 from .validation import (
-    CLASS_PATTERN,
     OPTION_NAMES,
     TAKEN,
     WIRE_TYPE_PATTERN,
     Envelope,
     NestedOptions,
     NewJob,
+    accepted_job,
     new_job,
 )
 
@@ -270,7 +270,7 @@ def _refuse_others_of_step(
 
 def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
     """Read a step that was checked when its workflow was made."""
-    check = partial(new_job, now=now, type_pattern=CLASS_PATTERN)
+    check = partial(accepted_job, now=now)
     return _node(document, "$", check, {}, depth=1)
 
 

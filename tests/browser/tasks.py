@@ -87,7 +87,7 @@ def quiet(hand: Hand, scene: Large) -> None:
     _narrow(hand, scene.quieted_label)
     hand.press("Quiet")
     hand.press("Quiet these workers")
-    hand.is_told("will hear “quiet”")
+    hand.is_told("will be told “quiet”")
     live = Worker.objects.live()
     labelled = [worker for worker in live if scene.quieted_label in worker.labels]
     # Some had been told to terminate before.

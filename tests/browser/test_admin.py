@@ -52,7 +52,7 @@ def test_an_operator_quiets_a_worker(log_in, settings, script):
     page.click("text=Quiet these workers")
 
     message = page.locator(".messagelist .success").inner_text()
-    assert message == "1 worker will hear “quiet” at its next heartbeat."
+    assert message == "1 worker will be told “quiet” at its next heartbeat."
     beat = {"worker_id": worker.pk, "state": "running"}
     assert OJSClient().send("workers/heartbeat", beat).json()["state"] == "quiet"
     page.click("#convergence >> text=web_1/a")

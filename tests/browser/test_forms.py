@@ -21,7 +21,7 @@ def test_json_is_checked_as_it_is_typed(log_in):
 
     args.fill("[1,")
     page.locator("#id_args[aria-invalid]").wait_for()
-    assert problem.inner_text().startswith("This is no JSON: ")
+    assert problem.inner_text().startswith("This is not valid JSON: ")
     args.fill('{"a": 1}')
     assert problem.inner_text() == "A JSON array is needed here."
     args.fill("[1]")

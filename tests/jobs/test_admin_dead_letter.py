@@ -80,7 +80,7 @@ def test_dead_jobs_are_discarded_for_good():
     JobErrorFactory(job=job)
 
     page = choose(ops, DEAD, "discard", job)
-    assert "There is no way back" in page.content.decode()
+    assert "This cannot be undone" in page.content.decode()
     done = answer(ops, page, reason="Spam")
 
     assert messages(done) == ["1 job was deleted from the dead letter."]

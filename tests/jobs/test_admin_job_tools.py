@@ -115,10 +115,10 @@ def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
         ("stat:discarded", "Did you mean “state:”?"),
         ("foo:bar", "Words are: id: type: queue: state:"),
         ("foo.bar:1", "There is no search word “foo.bar:”."),
-        ("after:yesterday", "“yesterday” is no time: write 2026-01-31"),
-        ("state:dead", "“dead” is no state. States are: scheduled, available,"),
-        ("id:12", "“12” is no job id: it must be a UUID."),
-        ("type:a before:", "“” is no time"),
+        ("after:yesterday", "“yesterday” is not a time: write 2026-01-31"),
+        ("state:dead", "“dead” is not a state. States are: scheduled, available,"),
+        ("id:12", "“12” is not a job id: that is a UUID."),
+        ("type:a before:", "“” is not a time"),
     ],
 )
 def test_what_is_no_search_is_refused_with_the_words_there_are(admin_client, term, said):
@@ -513,6 +513,34 @@ def test_the_timeline_tells_each_step_and_its_length(admin_client, api):
     assert [step.attempt for step in steps][1] == 1
     assert steps[0].lasted.startswith("waited ") and steps[1].lasted.startswith("ran ")
     assert steps[-1].lasted == "–"
+
+
+def test_a_job_that_its_worker_released_has_not_failed(admin_client, api):
+    job_id = api.push(type="email.send").json()["job"]["id"]
+    for pause in (timedelta(), timedelta(minutes=5)):
+        (fetched,) = engine.claim(["default"], worker_id="w1")
+        failure = engine.Failure(fetched.id, worker_id="w1", release=True, retry_in=pause)
+        engine.fail([failure])
+
+    steps = page_of(admin_client, Job.objects.get(pk=job_id)).context["timeline"]
+
+    assert [(step.kind, step.state) for step in steps] == [
+        ("available", "available"),
+        ("started", "active"),
+        ("released by its worker", "available"),
+        ("started", "active"),
+        ("released by its worker", "retryable"),
+    ]
+
+
+def test_a_job_whose_worker_was_lost_is_available_again(admin_client, api):
+    job_id = api.push(type="email.send").json()["job"]["id"]
+    engine.claim(["default"], worker_id="w1")
+    engine.reclaim(["w1"])
+
+    *_, last = page_of(admin_client, Job.objects.get(pk=job_id)).context["timeline"]
+
+    assert (last.kind, last.state) == ("failed, to be tried again", "available")
 
 
 def test_without_events_the_timeline_is_what_the_job_itself_knows(admin_client):

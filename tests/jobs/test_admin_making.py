@@ -253,8 +253,8 @@ def test_inputs_that_are_left_empty_leave_the_arguments_as_they_are(described):
     [
         ({"input-[0].copies": "two"}, "Enter a whole number."),
         ({"input-[0].how": '"slow"'}, "Select a valid choice."),
-        ({"type": "other"}, "“[0].copies” was filled in, and is no argument of “other”"),
-        ({"args": "[7]"}, "Argument 0 is no object, so “to” cannot be in it."),
+        ({"type": "other"}, "“[0].copies” was filled in, but is not an argument of “other”"),
+        ({"args": "[7]"}, "Argument 0 is not an object, so “to” cannot be in it."),
     ],
 )
 def test_what_an_input_cannot_take_is_refused_and_nothing_typed_is_lost(described, wrong, said):

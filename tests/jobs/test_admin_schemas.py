@@ -77,7 +77,7 @@ def test_a_breaking_schema_is_reported_and_cannot_be_registered_as_a_minor_versi
         ({"schema": '{"type": "text"}'}, "at /type"),
         ({"version": "new"}, "must be a version"),
         ({"type": "no type"}, "must match"),
-        ({"schema": "{"}, "This is no JSON"),
+        ({"schema": "{"}, "This is not valid JSON"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_field(change, message):

@@ -126,7 +126,7 @@ def test_cancelling_asks_first_and_is_written_into_the_history(admin_client):
     chain = make(type="chain", steps=[job("a"), job("b")])
 
     asked = choose(admin_client, WORKFLOW, "cancel", chain)
-    assert b"There is no way back" in asked.content
+    assert b"This cannot be undone" in asked.content
     assert Workflow.objects.get().state == "running"
     answer(admin_client, asked, reason="Wrong file")
 

@@ -333,7 +333,7 @@ def test_the_flag_of_a_worker_is_cleared_by_who_may_and_it_is_recorded():
 
     flagged.refresh_from_db()
     assert flagged.flagged_at is None
-    assert "1 worker is flagged no more." in messages(done)[0]
+    assert "1 worker is no longer flagged." in messages(done)[0]
     action = OperatorAction.objects.get()
     assert (action.verb, action.count, action.reason) == ("unflag_worker", 1, "it was the disk")
     assert action.selection["ids"] == [flagged.pk]

@@ -62,7 +62,7 @@ def test_nothing_happens_before_the_operator_has_confirmed(api):
     assert not LogEntry.objects.exists()
 
 
-def test_the_confirmation_names_the_workers_and_the_jobs_in_their_hands():
+def test_the_confirmation_names_the_workers_and_the_jobs_they_hold():
     busy, idle = WorkerFactory(worker_id="web_1/a"), WorkerFactory(worker_id="web_2")
     other = WorkerFactory(worker_id="web_3")
     held = [JobFactory(active=True, reserved_by=busy.pk, type="report.render") for _ in range(2)]
@@ -75,7 +75,7 @@ def test_the_confirmation_names_the_workers_and_the_jobs_in_their_hands():
     assert "report.render" in content
     assert all(str(job.pk) in content for job in held)
     assert str(elsewhere.pk) not in content
-    assert "2 workers" in content and "2 jobs in their hands" in content
+    assert "2 workers" in content and "2 jobs that they hold" in content
 
 
 def test_jobs_too_many_to_be_named_are_counted(monkeypatch):
@@ -86,7 +86,7 @@ def test_jobs_too_many_to_be_named_are_counted(monkeypatch):
 
     content = choose(operator(), WORKER, "quiet", worker).content.decode()
 
-    assert "5 jobs in their hands" in content
+    assert "5 jobs that they hold" in content
     assert "and 3 more" in content
 
 
@@ -135,22 +135,22 @@ def test_the_message_says_how_many_will_hear_it_and_when():
     workers = [WorkerFactory(), WorkerFactory()]
 
     done = confirm(ops, WORKER, "quiet", *workers)
-    assert messages(done) == ["2 workers will hear “quiet” at their next heartbeat."]
+    assert messages(done) == ["2 workers will be told “quiet” at their next heartbeat."]
 
     done = confirm(ops, WORKER, "quiet", workers[0], WorkerFactory())
     assert messages(done) == [
-        "1 worker will hear “quiet” at its next heartbeat. "
-        "1 hears nothing new: it is there already, further on, or gone."
+        "1 worker will be told “quiet” at its next heartbeat. "
+        "1 is not affected: it is in this state already, or further on, or gone."
     ]
 
 
 @pytest.mark.parametrize(
     ("action", "told", "enforced"),
     [
-        ("quiet", "will hear “quiet” at its next heartbeat", "given no more jobs."),
+        ("quiet", "will be told “quiet” at its next heartbeat", "given no more jobs."),
         (
             "terminate",
-            "will hear “terminate” at its next heartbeat",
+            "will be told “terminate” at its next heartbeat",
             "given no more jobs and cannot be asked to stop: stop their processes.",
         ),
         ("resume", "is given jobs again, from its next heartbeat on", "given jobs again."),
@@ -205,7 +205,7 @@ def test_resume_takes_back_what_an_operator_asked_for(api):
 
     assert messages(done) == [
         "1 worker is given jobs again, from its next heartbeat on. "
-        "1 hears nothing new: it is there already, further on, or gone."
+        "1 is not affected: it is in this state already, or further on, or gone."
     ]
     assert beat(api, quieted, state="quiet") == "running"
     assert beat(api, own_reasons, state="quiet") == "quiet"
@@ -247,10 +247,10 @@ def test_the_dead_are_left_out_and_not_counted(action):
     page = choose(ops, WORKER, action, *live, *dead)
 
     assert "All 2 live workers that match:" in lists
-    assert "3 that are dead or have left are left out." in lists
+    assert "3 that are dead or have left are skipped." in lists
     assert {worker.pk for worker in page.context["objects"]} == {worker.pk for worker in live}
     text = page.content.decode()
-    assert "2 live workers; 3 that are dead or have left are left out." in text
+    assert "2 live workers; 3 that are dead or have left are skipped." in text
     assert choose(ops, WORKER, action, *dead).status_code == 302
 
 

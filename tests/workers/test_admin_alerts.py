@@ -62,12 +62,12 @@ def test_a_rule_of_each_kind_is_made_with_the_fields_that_fit_it(admin_client, k
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("emails", "ops@example.com, nobody", "“nobody” is no e-mail address."),
+        ("emails", "ops@example.com, nobody", "“nobody” is not an e-mail address."),
         ("webhook_url", "ftp://example.com", "A URL begins with http:// or https://"),
         ("webhook_url", "http://127.0.0.1:8000/", "127.0.0.1 is not a public address."),
         ("timezone", "Mars/Olympus", "There is no such time zone."),
-        ("queue", "No Queue", "This is no name of a queue."),
-        ("job_type", "No Type", "This is no type of a job"),
+        ("queue", "No Queue", "This is not a valid queue name."),
+        ("job_type", "No Type", "This is not a valid job type"),
         ("quiet_from", "22:00", "Quiet hours need a beginning and an end."),
         ("limit_minutes", "0", "greater than or equal to 1"),
         ("limit_percent", "100", "less than or equal to 99"),

@@ -57,7 +57,7 @@ class AbilityFields:
     def speaks(self, worker: Worker) -> str:
         return protocol_of(worker.protocol).title
 
-    @admin.display(description=_("hears of quiet"))
+    @admin.display(description=_("receives “quiet”"))
     def hears(self, worker: Worker) -> str:
         if not can_hear(worker, WorkerState.QUIET):
             return gettext("no: its protocol has no word for it; quiet is enforced at fetch")

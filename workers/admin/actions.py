@@ -70,8 +70,8 @@ def without_dead(count: int, dead: int) -> str:
     """ "4 live; 21 dead are left out"."""
     alive = ngettext("%(count)d live worker", "%(count)d live workers", count) % {"count": count}
     rest = ngettext(
-        "%(count)d that is dead or has left is left out.",
-        "%(count)d that are dead or have left are left out.",
+        "%(count)d that is dead or has left is skipped.",
+        "%(count)d that are dead or have left are skipped.",
         dead,
     ) % {"count": dead}
     return f"{alive}; {rest}"
@@ -143,8 +143,8 @@ def _heard(directive: WorkerState, count: int) -> str:
             count,
         ) % {"count": count}
     return ngettext(
-        "%(count)d worker will hear “%(directive)s” at its next heartbeat.",
-        "%(count)d workers will hear “%(directive)s” at their next heartbeat.",
+        "%(count)d worker will be told “%(directive)s” at its next heartbeat.",
+        "%(count)d workers will be told “%(directive)s” at their next heartbeat.",
         count,
     ) % {"count": count, "directive": word(directive)}
 
@@ -155,8 +155,8 @@ def _tell(
     count = len(given.heard)
     if asked > count:
         rest = ngettext(
-            "%(count)d hears nothing new: it is there already, further on, or gone.",
-            "%(count)d hear nothing new: they are there already, further on, or gone.",
+            "%(count)d is not affected: it is in this state already, or further on, or gone.",
+            "%(count)d are not affected: they are in this state already, or further on, or gone.",
             asked - count,
         ) % {"count": asked - count}
         text = f"{text} {rest}"
@@ -184,7 +184,7 @@ def unflag(model_admin: Any, request: HttpRequest, workers: Any) -> HttpResponse
         trace(request, "unflag_worker", touched, answer, message=gettext("Looked at."))
     done = len(cleared)
     text = ngettext(
-        "%(count)d worker is flagged no more.", "%(count)d workers are flagged no more.", done
+        "%(count)d worker is no longer flagged.", "%(count)d workers are no longer flagged.", done
     )
     return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
 
@@ -206,8 +206,8 @@ QUESTIONS = {
         action="quiet",
         title=_("Quiet workers"),
         consequence=_(
-            "From now on these workers are given no more jobs. They finish the jobs in their "
-            "hands and stay. Resume takes it back."
+            "From now on these workers are given no more jobs. They finish the jobs they "
+            "hold and stay. Resume undoes this."
         ),
         button=_("Quiet these workers"),
         details=consequences,
@@ -217,8 +217,8 @@ QUESTIONS = {
         title=_("Terminate workers"),
         consequence=_(
             "From now on these workers are given no more jobs. Those that can be asked to stop "
-            "have their grace period to finish the jobs in their hands, and then stop; what is not "
-            "finished is recovered and tried again. There is no way back."
+            "have their grace period to finish the jobs they hold, and then stop; what is not "
+            "finished is recovered and tried again. This cannot be undone."
         ),
         button=_("Terminate these workers"),
         is_destructive=True,

@@ -141,14 +141,17 @@ class AlertRuleForm(forms.ModelForm):
         return name
 
     def clean_queue(self) -> str:
-        return self._matching("queue", QUEUE_PATTERN, gettext("This is no name of a queue."))
+        return self._queue("queue")
 
     def clean_job_queue(self) -> str:
-        return self._matching("job_queue", QUEUE_PATTERN, gettext("This is no name of a queue."))
+        return self._queue("job_queue")
 
     def clean_job_type(self) -> str:
-        text = gettext("This is no type of a job, such as “alert.raised”.")
+        text = gettext("This is not a valid job type. An example is “alert.raised”.")
         return self._matching("job_type", WIRE_TYPE_PATTERN, text)
+
+    def _queue(self, name: str) -> str:
+        return self._matching(name, QUEUE_PATTERN, gettext("This is not a valid queue name."))
 
     def _matching(self, name: str, pattern: Any, problem: str) -> str:
         value: str = self.cleaned_data[name]
@@ -162,10 +165,10 @@ class AlertRuleForm(forms.ModelForm):
             try:
                 validate_email(address)
             except ValidationError:
-                text = gettext("“%(address)s” is no e-mail address.")
+                text = gettext("“%(address)s” is not an e-mail address.")
                 raise ValidationError(text % {"address": address[:100]}) from None
         if len(addresses) > MOST_EMAILS:
-            text = gettext("At most %(count)s addresses: use one that distributes it.")
+            text = gettext("At most %(count)s addresses: use a mailing list for more.")
             raise ValidationError(text % {"count": MOST_EMAILS})
         return "\n".join(dict.fromkeys(addresses))
 

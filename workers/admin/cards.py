@@ -123,7 +123,7 @@ def _busy(figures: Figures, points: Points, fleet: Points) -> Card:
             ),
         )
     value = f"{grouped(figures.busy)} / {grouped(figures.capacity)}"
-    note = _("jobs in hand, of what running workers can take")
+    note = _("active jobs, of what running workers can take")
     return Card(_("Busy"), value, note, found)
 
 

@@ -40,5 +40,5 @@ def reaper_notice(request: HttpRequest) -> str | None:
         )
     return _(
         "The reaper has not run for %(span)s: jobs of dead workers are not recovered. "
-        "See to “manage.py runreaper”."
+        "Check “manage.py runreaper”."
     ) % {"span": span(clock.now() - seen)}

@@ -98,7 +98,7 @@ DRAIN = about_live_workers(
     action="drain",
     title=_("Drain workers"),
     consequence=_(
-        "These workers are quieted a few at a time, finish the jobs in their hands, and are then "
+        "These workers are quieted a few at a time, finish the jobs they hold, and are then "
         "told to stop. The reaper does it; it can be paused and aborted."
     ),
     button=_("Start to drain"),
@@ -249,7 +249,7 @@ ABORT = Question(
     title=_("Abort operations"),
     consequence=_(
         "The operation ends, and the workers that it quieted are given jobs again. Those that were "
-        "told to stop do so: there is no way back for them."
+        "told to stop do so: that cannot be undone."
     ),
     button=_("Abort"),
     is_destructive=True,

@@ -98,7 +98,7 @@ WITHDRAW = Question(
     title=_("Withdraw job specs"),
     consequence=_(
         "From now on no worker whose protocol compares specs is given jobs of these types, until "
-        "they are registered again. Jobs in workers’ hands are not affected."
+        "they are registered again. Active jobs are not affected."
     ),
     button=_("Withdraw these specs"),
     is_destructive=True,

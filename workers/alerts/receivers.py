@@ -44,7 +44,7 @@ def _email(rule: AlertRule, notification: AlertNotification) -> None:
 
     to = rule.emails.split()
     if not to:
-        raise NotSent(_("The rule has no such receiver any more."))
+        raise NotSent(_("The rule no longer has this receiver."))
     # Since Django 6.1, from MAILERS if there are any.
     connection: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
     # Without a timeout in the settings, Django waits for ever.
@@ -62,7 +62,7 @@ def _email(rule: AlertRule, notification: AlertNotification) -> None:
 
 def _webhook(rule: AlertRule, notification: AlertNotification) -> None:
     if not rule.webhook_url:
-        raise NotSent(_("The rule has no such receiver any more."))
+        raise NotSent(_("The rule no longer has this receiver."))
     body = orjson.dumps({"id": notification.pk, **notification.document})
     headers = {
         "Content-Type": "application/json",
@@ -87,7 +87,7 @@ def signature(secret: str, body: bytes, moment: int) -> str:
 
 def _job(rule: AlertRule, notification: AlertNotification) -> None:
     if not rule.job_type:
-        raise NotSent(_("The rule has no such receiver any more."))
+        raise NotSent(_("The rule no longer has this receiver."))
     document = {
         "type": rule.job_type,
         "args": [{"id": notification.pk, **notification.document}],
