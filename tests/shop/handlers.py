@@ -110,6 +110,12 @@ def resume_on_cue(context: Any, name: str) -> None:
         mark(f"{name}.ended", context.cancelled_because)
 
 
+@handler("shop.wait_in_thread")
+async def wait_in_thread(context: Any, name: str) -> None:
+    mark(f"{name}.began")
+    await asyncio.to_thread(wait_for, f"{name}.go")
+
+
 @handler("shop.work_async")
 async def work_async(context: Any, name: str) -> str:
     mark(f"{name}.began")

@@ -183,6 +183,21 @@ def test_what_outlives_the_grace_period_is_failed_as_shutdown(shop):
     assert Worker.objects.get().left_at
 
 
+def test_async_jobs_whose_threads_hang_do_not_keep_the_process(shop):
+    names = [f"stuck{number}" for number in range(12)]
+    stuck = [jobs.enqueue("shop.wait_in_thread", [name]) for name in names]
+    middleware = '["jobs.middleware.RestoreContext", "jobs.middleware.LogExecution"]'
+    arguments = ["--concurrency", "12", "--grace-period", "0.5"]
+    with shop.worker(*arguments, EXECUTION_MIDDLEWARE=middleware) as started:
+        shop.wait_for(*(f"{name}.began" for name in names))
+
+        tell(started, signal.SIGTERM)
+
+        ends_with(started)
+    for job in stuck:
+        assert (state_of(job), errors_of(job)) == ("retryable", ["shutdown"])
+
+
 def test_sigtstp_quiets_and_sigcont_resumes(shop):
     active = jobs.enqueue("shop.work", ["active"])
     with shop.worker() as started:

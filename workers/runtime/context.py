@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
-
 from jobs.engine import Failure
 from jobs.options import JSON
 from jobs.spec.jsonable import jsonable
 
+from .blocking import in_thread
 from .outcomes import legible
 
 logger = logging.getLogger("workers.job")
@@ -172,7 +171,7 @@ class JobContext:
         return not self.cancelled
 
     async def aheartbeat(self) -> bool:
-        return await sync_to_async(self.heartbeat, thread_sensitive=False)()
+        return await in_thread(self.heartbeat)()
 
     def checkpoint(self, state: object) -> None:
         """Store `state` for the next attempt, should this one fail (OJS durable execution §4).
@@ -211,7 +210,7 @@ class JobContext:
         self.has_checkpoint = STATE in kept
 
     async def acheckpoint(self, state: object) -> None:
-        await sync_to_async(self.checkpoint, thread_sensitive=False)(state)
+        await in_thread(self.checkpoint)(state)
 
     def step(self, name: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> JSON:
         """Call `function` once, even if the job takes several attempts; return its result.
@@ -244,7 +243,7 @@ class JobContext:
         result = function(*args, **kwargs)
         if isawaitable(result):
             result = await result
-        return await sync_to_async(self._end, thread_sensitive=False)(name, result)
+        return await in_thread(self._end)(name, result)
 
     def _begin(self, name: str) -> bool:
         """Return whether the step is done."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -19,6 +20,7 @@ from jobs.spec.jsonable import jsonable
 from jobs.store.database import atomic
 from workers import protocol
 
+from .blocking import in_thread
 from .context import JobContext
 from .handling import Handler
 from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
@@ -77,9 +79,7 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
     """Run a handler of either kind in this thread and return its result; its errors propagate."""
     token = current_job.set(context)
     try:
-        if handler.is_async:
-            result = async_to_sync(_acall)(handler, context)
-        elif handler.atomic_ack:
+        if handler.atomic_ack:
             with atomic():
                 result = _call(handler, context)
         else:
@@ -156,24 +156,30 @@ def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
 
 def _call(handler: Handler, context: JobContext) -> Any:
     chain = execution_chain.build()
-    if not chain:
-        return handler.call(context)
     call: Callable[[], Any] = lambda: handler.call(context)  # noqa: E731 (the innermost link)
+    if handler.is_async:
+        call = async_to_sync(_awaiting(call))
     for middleware in reversed(chain):
-        if iscoroutinefunction(middleware) or iscoroutinefunction(type(middleware).__call__):
+        if _is_async(middleware):
             middleware = _as_sync(middleware)
         call = _link(middleware, context, once(call))
     return call()
 
 
 async def _acall(handler: Handler, context: JobContext) -> Any:
-    chain: Sequence[Any] = execution_chain.build()
+    chain = execution_chain.build()
     call: Callable[[], Any] = lambda: handler.call(context)  # noqa: E731 (the innermost link)
-    for middleware in reversed(chain):
-        if not (iscoroutinefunction(middleware) or iscoroutinefunction(type(middleware).__call__)):
-            middleware = _as_async(middleware)
-        call = _link(middleware, context, once(call))
+    for is_async, together in groupby(reversed(chain), _is_async):
+        if is_async:
+            for middleware in together:
+                call = _link(middleware, context, once(call))
+        else:
+            call = _in_thread(list(together), context, call)
     return await call()
+
+
+def _is_async(middleware: Any) -> bool:
+    return iscoroutinefunction(middleware) or iscoroutinefunction(type(middleware).__call__)
 
 
 def _link(middleware: Any, context: JobContext, next: Callable[[], Any]) -> Callable[[], Any]:
@@ -201,12 +207,22 @@ def _as_sync(middleware: Any) -> Any:
     return run
 
 
-def _as_async(middleware: Any) -> Any:
-    async def run(context: JobContext, next: Callable[[], Any]) -> Any:
-        call = sync_to_async(middleware, thread_sensitive=False)
-        return await call(context, async_to_sync(_awaiting(next)))
+def _in_thread(
+    middlewares: Sequence[Any], context: JobContext, next: Callable[[], Any]
+) -> Callable[[], Any]:
+    """Let synchronous middleware, the innermost first, wait for `next` in one thread.
 
-    return run
+    The thread is the job's own until then: with a limited number of them, jobs would wait for each
+    other. The handler's calls of the ORM are made in it, too.
+    """
+
+    def run() -> Any:
+        call: Callable[[], Any] = async_to_sync(_awaiting(next))
+        for middleware in middlewares:
+            call = _link(middleware, context, once(call))
+        return call()
+
+    return in_thread(run)
 
 
 def _awaiting(next: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from .active import ActiveJob
+from .blocking import BlockingThreads
 from .connection_cleanup import ConnectionCleanup
 from .execution import Settled, execute, execute_async, failed, interrupted
 from .outcomes import JobTimeout
@@ -134,18 +136,26 @@ class EventLoop:
             self._loop.call_soon_threadsafe(self._cancel, job)
 
     def stop(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         self._loop = loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="ojs-async", daemon=True).start()
+        # As many threads as in the executor that it would have otherwise.
+        loop.set_default_executor(BlockingThreads(min(32, (os.cpu_count() or 1) + 4)))
+        threading.Thread(target=self._serve, args=[loop], name="ojs-async", daemon=True).start()
         return loop
 
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
+        if not self._tasks:
+            loop.close()
+
     def _begin(self, jobs: Iterable[ActiveJob]) -> None:
-        assert self._loop is not None
+        loop = asyncio.get_running_loop()
         for job in jobs:
-            self._tasks[job] = self._loop.create_task(self._run(job))
+            self._tasks[job] = loop.create_task(self._run(job))
 
     def _cancel(self, job: ActiveJob) -> None:
         task = self._tasks.get(job)
