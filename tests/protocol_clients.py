@@ -26,6 +26,7 @@ from .processes import PATIENCE
 TYPE = "email.send"
 QUEUE = "default"
 SPECS = {TYPE: "v1"}
+BROKEN = "It broke."
 NOTHING_COMES = 0.3
 """Seconds to wait for a message that must not come, if the server pushes."""
 
@@ -61,7 +62,7 @@ class Worker:
     def complete(self, job_id: str) -> bool:
         raise NotImplementedError
 
-    def fail(self, job_id: str, kind: str) -> bool:
+    def fail(self, job_id: str, kind: str, message: str = BROKEN) -> bool:
         raise NotImplementedError
 
     def still_holds(self, job_id: str) -> bool:
@@ -109,9 +110,11 @@ class OJSWorker(Worker):
     def complete(self, job_id: str) -> bool:
         return self._taken(self._post("ack", job_id=job_id))
 
-    def fail(self, job_id: str, kind: str) -> bool:
-        error = {"type": kind, "code": kind, "message": "It broke."}
-        return self._taken(self._post("nack", job_id=job_id, error=error))
+    def fail(self, job_id: str, kind: str, message: str = BROKEN) -> bool:
+        error = {"type": kind, "code": kind, "message": message}
+        said = {"worker_id": self.id, "job_id": job_id, "error": error}
+        # Escapes what is not ASCII, as many clients do.
+        return self._taken(self.http.send("workers/nack", json.dumps(said).encode()))
 
     def _taken(self, reply: Any) -> bool:
         assert reply.status_code in (200, 409), reply.content
@@ -154,8 +157,12 @@ class FlareWorker(Worker):
     def complete(self, job_id: str) -> bool:
         return self._taken(self.http.ack(job_id))
 
-    def fail(self, job_id: str, kind: str) -> bool:
-        return self._taken(self.http.fail(job_id, type=kind))
+    def fail(self, job_id: str, kind: str, message: str = BROKEN) -> bool:
+        said = {"worker_id": self.id, "job_id": job_id, "status": "failed"}
+        error = {"type": kind, "message": message}
+        return self._taken(
+            self.http.send("workers/ack", json.dumps(said | {"error": error}).encode())
+        )
 
     def _taken(self, reply: Any) -> bool:
         assert reply.status_code in (200, 409), reply.content
@@ -210,8 +217,8 @@ class AGQWorker(Worker):
     def complete(self, job_id: str) -> bool:
         return self._update(job_id, status="completed")
 
-    def fail(self, job_id: str, kind: str) -> bool:
-        return self._update(job_id, status="failed", error={"type": kind, "message": "It broke."})
+    def fail(self, job_id: str, kind: str, message: str = BROKEN) -> bool:
+        return self._update(job_id, status="failed", error={"type": kind, "message": message})
 
     def _update(self, job_id: str, **said: Any) -> bool:
         try:
@@ -287,8 +294,8 @@ class RotaWorker(Worker):
     def complete(self, job_id: str) -> bool:
         return self._report(job_id, outcome="succeeded")
 
-    def fail(self, job_id: str, kind: str) -> bool:
-        error = {"type": kind, "message": "It broke."}
+    def fail(self, job_id: str, kind: str, message: str = BROKEN) -> bool:
+        error = {"type": kind, "message": message}
         return self._report(job_id, outcome="failed", error=error)
 
     def _report(self, job_id: str, **result: Any) -> bool:

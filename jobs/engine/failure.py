@@ -27,8 +27,6 @@ from .dependencies import cancel_strays
 from .flow import ending
 from .outcomes import Outcome, explain
 
-BACKTRACE_FRAMES = 50
-BACKTRACE_CHARACTERS = 10_000
 Settled = tuple[Any, Failure, Outcome]
 """A locked job with the database's `now`, the failure reported, and its outcome."""
 FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
@@ -38,6 +36,8 @@ FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
 def fail(failures: Sequence[Failure]) -> list[Outcome]:
     """Record failed attempts and decide what follows (FAIL, OJS core §7.4); see `complete()`."""
     outcomes: dict[int, Outcome] = {}
+    for item in failures:
+        item.tidy()
     with ending() as ended:
         ids = {item.job_id for item in failures}
         locked = {job.pk: job for job in store().lock_to_fail(ids)}
@@ -201,29 +201,15 @@ def _error(job: Job, failure: Failure, now: datetime) -> JobError:
     return JobError(
         job=job,
         attempt=job.attempt,
-        type=failure.type[:255],
-        code=failure.code[:255],
+        type=failure.type,
+        code=failure.code,
         message=failure.message,
-        backtrace=_shortened(failure.backtrace),
+        backtrace=failure.backtrace,
         details=failure.details,
         retryable=failure.retryable,
         worker_id=failure.worker_id or job.reserved_by,
         occurred_at=now,
     )
-
-
-def _shortened(backtrace: list[str] | None) -> list[str] | None:
-    """Return at most 50 frames and 10,000 characters (OJS core §8.1)."""
-    if not backtrace:
-        return None
-    room = BACKTRACE_CHARACTERS
-    kept: list[str] = []
-    for frame in backtrace[:BACKTRACE_FRAMES]:
-        kept.append(frame[:room])
-        room -= len(frame)
-        if room <= 0:
-            break
-    return kept
 
 
 def _failure_events(

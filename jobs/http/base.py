@@ -26,7 +26,7 @@ from ..store.database import connection, drop_if_dead
 from ..store.watchdog import bounded
 from . import dialects, errors, parameters
 from .authentication import ApiKeyAuthentication, Caller
-from .body import read_required
+from .body import Mend, read_required
 from .hosts import check_host
 from .loop import LOOP
 from .negotiation import Negotiation
@@ -68,6 +68,8 @@ class OJSViewSet(ViewSet):
     """What its actions are about; `resource.action` is the name of a command in the table."""
     queries: ClassVar[Mapping[str, type[Members]]] = {}
     """Action → what its query may say. All others take no parameters."""
+    mends: ClassVar[Mapping[str, Mend]] = {}
+    """Action that reports failures → what makes the errors in its body legible."""
 
     @classmethod
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:

@@ -5,10 +5,11 @@ Strict, because a document must be returned as it was sent, by both databases an
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -40,12 +41,17 @@ ROOM = 254 - DEEPEST
 """Levels that orjson still writes around the deepest document; responses need a few of them."""
 LONGEST = 324
 """Digits of the smallest number, after the point."""
+Mend = Callable[[Any], None]
+"""Makes the errors legible that a document reports, in place."""
 
 
-def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
+def read_object(stream: Readable, meta: Meta, mend: Mend | None = None) -> dict[str, Any] | None:
     """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
 
     A batch of CloudEvents is an array; it is the member `events` of the object.
+
+    Args:
+        mend: of a request that reports failures, whose errors are read whatever they contain.
 
     InvalidPayload: it is not a JSON object that can be stored without loss.
     InvalidRequest: its media type is not supported, or is missing and there is no key.
@@ -69,7 +75,7 @@ def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
             received=content_type,
             supported=sorted(MEDIA_TYPES),
         )
-    document: Any = parse_json(body)
+    document: Any = parse_json(body, mend)
     if content_type == BATCHED and type(document) is list:
         return {EVENTS: document}
     if type(document) is not dict:
@@ -147,13 +153,49 @@ def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     return found
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes, mend: Mend | None = None) -> Any:
     """Parse strict JSON; refuse what cannot be stored without loss (OJS JSON format §13).
+
+    Args:
+        mend: the errors that it makes legible are not refused.
 
     Raises:
         InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
             numbers beyond ±(2^53 - 1), or very many tiny ones.
     """
+    try:
+        return _parse_strictly(body)
+    except InvalidPayload as refusal:
+        if mend is None:
+            raise
+        try:
+            mended = _mended(body, mend)
+        except (ValueError, TypeError, RecursionError):
+            raise refusal from None
+    return _parse_strictly(mended)
+
+
+def _mended(body: bytes, mend: Mend) -> bytes:
+    """Return the body with legible errors.
+
+    Raises:
+        ValueError: it is not JSON.
+        TypeError: other texts are not Unicode, or it is nested too deeply.
+        RecursionError: it is nested much too deeply.
+    """
+    # Unlike orjson, Python's parser reads lone surrogates. Bytes that are not UTF-8 become some.
+    # Numbers are those of orjson, and NaN is none.
+    document = json.loads(
+        body.decode(errors="surrogateescape"),
+        parse_int=orjson.loads,
+        parse_float=orjson.loads,
+        parse_constant=orjson.loads,
+    )
+    mend(document)
+    return orjson.dumps(document)
+
+
+def _parse_strictly(body: bytes) -> Any:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:

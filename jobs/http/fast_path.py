@@ -125,6 +125,7 @@ class FastView:
         viewset: type[OJSViewSet] = view.cls
         self._viewset = viewset
         self._action: str = view.actions[method.lower()]
+        self._mend = viewset.mends.get(self._action)
         self._command = access.find(viewset.binding, f"{viewset.resource}.{self._action}")
         (authentication,) = viewset.authentication_classes
         self._authentication = authentication()
@@ -206,7 +207,7 @@ class FastView:
         if named and caller.project:
             self._viewset.confine(caller, **named)
         self._viewset.check_query(self._action, meta)
-        document = read_object(stream, meta) if self.method == "POST" else None
+        document = read_object(stream, meta, self._mend) if self.method == "POST" else None
         check = partial(self._check_again, asking)
         return VerbRequest(caller, document, meta, path, asking.request_id, check)
 

@@ -26,4 +26,5 @@ class OJSParser(BaseParser):
     ) -> Document | None:
         """Return the object, or None for an empty body; raises what `read_object` does."""
         assert parser_context is not None
-        return read_object(stream, parser_context["request"].META)
+        view = parser_context["view"]
+        return read_object(stream, parser_context["request"].META, view.mends.get(view.action))

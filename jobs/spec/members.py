@@ -391,17 +391,11 @@ class Choice(Member[V | None], Generic[V]):
         return {"type": "string", "enum": [str(c) for c in self.choices if c not in self.unsaid]}
 
 
-def _size(value: Any) -> int:
-    """Bytes of JSON."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
-
-
 class Object(Member[dict[str, Any] | None]):
     """An object whose members are the client's own, or are read separately.
 
     Args:
         of: declarations of those members.
-        largest: bytes of JSON.
     """
 
     def __init__(
@@ -409,23 +403,14 @@ class Object(Member[dict[str, Any] | None]):
         about: str = "",
         *,
         of: type[Members] | None = None,
-        largest: int | None = None,
         **words: Any,
     ) -> None:
         super().__init__(about, **words)
         self.of = of
-        self.largest = largest
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise wrong_type(place, "object", value)
-        if self.largest is not None and _size(value) > self.largest:
-            raise refuse(
-                place,
-                f"The '{place}' field may have at most {self.largest} bytes of JSON.",
-                validation="max_size",
-                limit=self.largest,
-            )
         return value
 
     def rules(self) -> Schema:

@@ -1,11 +1,33 @@
-"""Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6)."""
+"""Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6).
+
+What went wrong is told to people: no failure is refused for what its texts contain. They are made
+legible and, if they are too long, cut.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+
+import orjson
+
+from .fields import wrong_type
+from .jsonable import DEEPEST
+from .members import LARGEST, Listed, Member, Object, Schema
+
+ILLEGIBLE = re.compile("[\x00\ud800-\udfff]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LONGEST_NAME = 255
+"""Characters of a type and a code."""
+LONGEST_MESSAGE = LARGEST_DETAILS = 2**20
+"""Characters, and bytes of JSON."""
+LONGEST_DETAIL = 1_000
+"""Characters of each text in details that are too large."""
+BACKTRACE_FRAMES = 50
+BACKTRACE_CHARACTERS = 10_000
 
 
 @dataclass(slots=True)
@@ -43,3 +65,107 @@ class Failure:
     """The API it calls is limited until then: hold the job's rate limit (rate limiting §9)."""
     traceparent: str = ""
     """As in `Completion`."""
+
+    def tidy(self) -> None:
+        """Make its texts legible, and cut those that are too long."""
+        self.type = legible(self.type)[:LONGEST_NAME]
+        self.code = legible(self.code)[:LONGEST_NAME]
+        self.message = legible(self.message[:LONGEST_MESSAGE])
+        self.backtrace = shortened(self.backtrace)
+        if self.details:
+            self.details = legible_json(self.details)
+
+
+def legible(text: str) -> str:
+    """Replace what no database or JSON can hold: NUL characters, and lone surrogates."""
+    return text if text.isascii() and "\x00" not in text else ILLEGIBLE.sub(REPLACEMENT, text)
+
+
+def legible_json(value: Any, depth: int = 0) -> Any:
+    """Return JSON as it can be stored: like `legible`; other values that no job may carry are text,
+    and what is nested too deeply is omitted.
+    """
+    kind = type(value)
+    if isinstance(value, str):
+        return legible(value)
+    if kind in (int, float) and not -LARGEST <= value <= LARGEST:
+        return str(value)
+    if kind not in (list, dict):
+        return value
+    if depth > DEEPEST:
+        return "…"
+    if kind is list:
+        return [legible_json(item, depth + 1) for item in value]
+    return {legible_json(name): legible_json(item, depth + 1) for name, item in value.items()}
+
+
+def mend_members(report: Any, *names: str) -> None:
+    """Make the named members of a report legible, if it has them."""
+    if type(report) is dict:
+        for name in names:
+            if report.get(name) is not None:
+                # The error itself is a few levels below the request.
+                report[name] = legible_json(report[name], depth=10)
+
+
+def shortened(backtrace: list[str] | None) -> list[str] | None:
+    """Return at most 50 frames and 10,000 characters (OJS core §8.1)."""
+    if not backtrace:
+        return None
+    room = BACKTRACE_CHARACTERS
+    kept: list[str] = []
+    for frame in backtrace[:BACKTRACE_FRAMES]:
+        kept.append(legible(frame[:room]))
+        room -= len(frame)
+        if room <= 0:
+            break
+    return kept
+
+
+class ErrorText(Member[str | None]):
+    """A text about a failure, of any length; a longer one is cut (`Failure.tidy`)."""
+
+    def check(self, value: Any, place: str) -> str:
+        if type(value) is not str:
+            raise wrong_type(place, "string", value)
+        return value
+
+    def rules(self) -> Schema:
+        return {"type": "string"}
+
+
+class ErrorTexts(Listed[str]):
+    """The lines of a backtrace, of any number and length."""
+
+    each = ErrorText()
+
+    def check(self, value: Any, place: str) -> list[str]:
+        found = super().check(value, place)
+        return [self.each.check(item, f"{place}[{i}]") for i, item in enumerate(found)]
+
+    def items_schema(self) -> Schema:
+        return self.each.json_schema()
+
+
+class ErrorDetails(Object):
+    """Details of a failure: in those that are too large, texts are cut; if that does not suffice,
+    they are omitted.
+    """
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        found = super().check(value, place)
+        if len(orjson.dumps(found)) <= LARGEST_DETAILS:
+            return found
+        cut: dict[str, Any] = _cut(found)
+        size = len(orjson.dumps(cut))
+        return cut if size <= LARGEST_DETAILS else {"omitted": f"{size} bytes of JSON"}
+
+
+def _cut(value: Any) -> Any:
+    if type(value) is str:
+        return value[:LONGEST_DETAIL]
+    if type(value) is list:
+        return [_cut(item) for item in value]
+    if type(value) is dict:
+        return {name[:LONGEST_DETAIL]: _cut(item) for name, item in value.items()}
+    return value

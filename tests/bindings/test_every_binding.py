@@ -135,6 +135,22 @@ def test_what_failed_is_tried_again_and_what_fails_for_good_is_dead(hire, protoc
 
 
 @protocols
+def test_no_failure_is_refused_for_the_text_of_its_error(hire, protocol):
+    worker = hire(protocol)
+    job_id = enqueue(retry={"max_attempts": 9, "initial_interval": "PT1H", "max_interval": "PT1H"})
+    texts = {"\0 \ud83d ü😀": "\ufffd \ufffd ü😀", "x" * 2**21: "x" * 2**20}
+
+    for text in texts:
+        Job.objects.update(scheduled_at=ago(1))
+        worker.claim()
+        assert worker.fail(job_id, text, text)
+        assert row(job_id).state == State.RETRYABLE
+
+    errors = row(job_id).errors.order_by("id").values_list("type", "message")
+    assert list(errors) == [(text[:255], text) for text in texts.values()]
+
+
+@protocols
 def test_a_job_that_takes_too_long_is_taken_back_from_a_worker_that_lives(hire, protocol):
     worker = hire(protocol)
     job_id = enqueue()

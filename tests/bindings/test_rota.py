@@ -816,8 +816,6 @@ LIMITS = [
     lambda text, count: {"status": {"jobs": [{"job_id": NOBODYS}] * count(10_000)}},
     lambda text, count: {"status": {"logs": [{"job_id": NOBODYS, "message": text(65_536)}]}},
     lambda text, count: {"status": {"cpu": count(1)}},
-    lambda text, count: {"results": [FAILED | {"error": {"type": text(255)}}]},
-    lambda text, count: {"results": [FAILED | {"error": {"backtrace": [text(2**20)]}}]},
     lambda text, count: {"results": [FAILED | {"attempt": count(2**31 - 1)}]},
     lambda text, count: {"wanted": count(1_000_000), "received": 2**53 - 1},
 ]

@@ -10,12 +10,12 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Failure
-from jobs.engine.failure import BACKTRACE_CHARACTERS, BACKTRACE_FRAMES
 from jobs.errors import InvalidTransition, JobNotFound, ReservationLost
 from jobs.models import Event, Job, RefusedFinish
 from jobs.signals import jobs_failed
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
+from jobs.spec.reports import BACKTRACE_CHARACTERS, BACKTRACE_FRAMES
 from tests.database import connection
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory
 
@@ -270,6 +270,30 @@ def test_a_long_backtrace_is_cut(db):
     assert many.errors.get().backtrace == [f"frame {n}" for n in range(BACKTRACE_FRAMES)]
     assert [len(frame) for frame in long.errors.get().backtrace] == [4_000, 4_000, 2_000]
     assert BACKTRACE_CHARACTERS == 10_000
+
+
+def test_an_error_is_kept_whatever_it_says(db):
+    """Its text is for people; half a character must not leave the job unsettled."""
+    job = JobFactory(active=True)
+    text = "\0\ud83dü"
+
+    failed(
+        job,
+        type=text * 200,
+        code=text * 200,
+        message=text * 2**19,
+        backtrace=[text],
+        details={text: [text, 2**70, {"n": 1.5}]},
+    )
+
+    error = job.errors.get()
+    legible = "\ufffd\ufffdü"
+    assert (error.type, error.code) == (legible * 85, legible * 85)
+    assert error.message == (legible * 2**19)[: 2**20]
+    assert error.backtrace == [legible]
+    assert error.details == {legible: [legible, str(2**70), {"n": 1.5}]}
+    event = Event.objects.get(type="job.failed")
+    assert event.data["error"]["message"] == error.message
 
 
 def test_the_history_grows_with_each_failure(db):

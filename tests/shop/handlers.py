@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,8 @@ def fail(context: Any, how: str) -> Any:
         raise FileNotFoundError("a\0b \udcff" + "x" * 2**15)
     if how == "mute":
         raise type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()
+    if how == "rude":
+        raise type("Rude", (Exception,), {"__str__": lambda self: sys.exit(3)})()
     if how == "for ever":
         raise Snooze(10**12)
     if how == "cancelled":

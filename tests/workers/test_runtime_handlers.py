@@ -83,7 +83,7 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
 
 
 def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
-    ways = ("illegible", "mute", "for ever", "cancelled", "just now", "large")
+    ways = ("illegible", "mute", "rude", "for ever", "cancelled", "just now", "large")
     made = [
         jobs.enqueue(type, [how], retry=LATER)
         for type in ("shop.fail", "shop.fail_async")
@@ -102,6 +102,7 @@ def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
     expected = [
         ("retryable", 1, "FileNotFoundError", r"a\x00b \udcffxxxxxxx"),
         ("retryable", 1, "tests.shop.handlers.Mute", "<exception str() fai"),
+        ("retryable", 1, "tests.shop.handlers.Rude", "<exception str() fai"),
         ("retryable", 1, "ValueError", "11574074 days, 1:46:"),
         ("retryable", 1, "asyncio.exceptions.CancelledError", ""),
         ("discarded", 3, "retry", "Retry"),

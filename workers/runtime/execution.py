@@ -23,7 +23,7 @@ from workers import protocol
 from .blocking import in_thread
 from .context import JobContext
 from .handling import Handler
-from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of, message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,8 @@ def _log(context: JobContext, problem: BaseException) -> None:
         context.log(template, context.attempt, context.max_attempts, hidden, level=level)
         return
     where = type(problem), problem, frames_of(problem)
-    context.log(
-        template, context.attempt, context.max_attempts, problem, level=level, exc_info=where
-    )
+    said = message_of(problem)
+    context.log(template, context.attempt, context.max_attempts, said, level=level, exc_info=where)
 
 
 def interrupted(context: JobContext) -> Failure:

@@ -118,7 +118,7 @@ def message_of(problem: BaseException) -> str:
     """The message of an exception, even if its class fails to produce one."""
     try:
         text = str(problem)
-    except Exception:
+    except BaseException:
         text = "<exception str() failed>"
     return legible(text[:MESSAGE])
 

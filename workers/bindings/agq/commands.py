@@ -157,7 +157,7 @@ def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
     """JOB.UPDATE <job_id> <update_json> (AGQ §4.2)"""
-    changes = documents.read(document, "update")
+    changes = documents.read_update(document)
     job_id = documents.job_id(job)
     if changes.get("worker_id") is not None:
         worker_id = valid_worker_id(documents.Update.worker_id.read(changes) or "")

@@ -9,7 +9,7 @@ import orjson
 
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidPayload, InvalidRequest
-from jobs.http.body import parse_json
+from jobs.http.body import Mend, parse_json
 from jobs.http.renderers import dumps
 from jobs.spec import fields
 from jobs.spec.envelope import claimed_envelope
@@ -24,6 +24,7 @@ from jobs.spec.members import (
     Text,
     Texts,
 )
+from jobs.spec.reports import ErrorText, mend_members
 from workers.protocol import Completion, Description, Failure
 
 from . import PROTOCOL, options
@@ -52,16 +53,16 @@ class Registration(Members):
 
 
 class ErrorMembers(Members):
-    type = Text()
-    code = Text()
-    message = Text(longest=2**20)
+    type = ErrorText()
+    code = ErrorText()
+    message = ErrorText()
     retryable = Boolean()
 
 
 class Update(Members):
     worker_id = Text()
     # Text, or an object of `ErrorMembers`.
-    error = Text(longest=2**20)
+    error = ErrorText()
     progress_percent = Number(
         least=0, most=100, sentence="The '{name}' field must be 0 to 100.", typed=False
     )
@@ -73,18 +74,34 @@ class Push(Members):
     capabilities = Texts()
 
 
-def read(text: bytes, what: str) -> Document:
+def read(text: bytes, what: str, mend: Mend | None = None) -> Document:
     """
+    Args:
+        mend: as of `parse_json`.
+
     Raises:
         Failed: it is not a JSON object.
     """
     try:
-        document = parse_json(text)
+        document = parse_json(text, mend)
     except InvalidPayload as problem:
         raise Failed(f"ERR Invalid {what} JSON: {problem.message}") from None
     if type(document) is not dict:
         raise Failed(f"ERR Invalid {what} JSON: an object is needed")
     return document
+
+
+def read_update(text: bytes) -> Document:
+    """
+    Raises:
+        Failed: it is not a JSON object.
+    """
+    return read(text, "update", _mend_failure)
+
+
+def _mend_failure(document: Any) -> None:
+    if type(document) is dict and document.get("status") == "failed":
+        mend_members(document, "error", "task_results")
 
 
 def registration(document: Document) -> tuple[str, Description]:

@@ -25,6 +25,7 @@ from jobs.spec.members import (
     Texts,
     words,
 )
+from jobs.spec.reports import ErrorText, mend_members
 from jobs.spec.retry import MAX_ATTEMPTS
 from jobs.spec.schedules import InvalidSchedule, new_schedule, read_zone
 from jobs.spec.validation import (
@@ -46,7 +47,6 @@ from . import PROTOCOL, cronos, ids
 LONGEST_WORKER_ID = 100
 MOST_NAMES = 1_000
 """Maximum number of queues, job types or schedules in one request."""
-LONGEST_TEXT = 2**20
 MOST_TYPE = 140
 """Maximum length of a scheduled type, which is part of the name of its schedule."""
 
@@ -117,9 +117,9 @@ class OfJob(Worker):
 
 
 class ErrorMembers(Members):
-    type = Text(longest=LONGEST_TEXT)
-    message = Text(longest=LONGEST_TEXT)
-    stack_trace = Text(longest=LONGEST_TEXT)
+    type = ErrorText("Cut after 255 characters.")
+    message = ErrorText("Cut after 1,048,576 characters.")
+    stack_trace = ErrorText("Cut after 50 lines or 10,000 characters.")
 
 
 class Ack(OfJob):
@@ -250,6 +250,10 @@ def job_id(body: Document) -> UUID:
     return ids.read(OfJob.job_id.read(body))
 
 
+def mend_error(body: Any) -> None:
+    mend_members(body, Ack.error.name)
+
+
 def outcome(body: Document, sender: str) -> Completion | Failure:
     status = Ack.status.read(body)
     duration = Ack.duration_ms.read(body)
@@ -270,7 +274,7 @@ def _failure(error: Document, sender: str) -> Failure:
         return Failure(
             UUID(int=0),
             worker_id=sender,
-            type=(ErrorMembers.type.read(error) or "handler_error")[:255],
+            type=ErrorMembers.type.read(error) or "handler_error",
             message=ErrorMembers.message.read(error) or "",
             backtrace=trace.splitlines() if trace else None,
         )

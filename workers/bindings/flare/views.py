@@ -111,6 +111,7 @@ class WorkerViewSet(FlareViewSet):
     """`/flare/v1/workers`"""
 
     resource = "workers"
+    mends = {"ack": requests.mend_error}
 
     def register(self, request: Request) -> Response:
         body = self.read()

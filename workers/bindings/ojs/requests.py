@@ -38,6 +38,7 @@ from jobs.spec.members import (
     optional,
     words,
 )
+from jobs.spec.reports import ErrorDetails, ErrorText, ErrorTexts, mend_members
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, QueueNames
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
@@ -58,7 +59,6 @@ MOST_HANDLERS = 10_000
 MOST_QUEUES = 100
 """Maximum number of queues in one request of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
-LONGEST_TRACE = LONGEST_MESSAGE = LARGEST_DETAILS = 2**20
 A_QUEUE: dict[str, Any] = {
     "least": 1,
     "sentence": "The '{name}' field must name at least one queue.",
@@ -154,7 +154,7 @@ class JobAck(Settling):
 class Trace(Member[list[str] | None]):
     """A backtrace, as a list of lines or one text."""
 
-    lines = Texts(longest=LONGEST_TRACE)
+    lines = ErrorTexts()
 
     def check(self, value: Any, place: str) -> list[str]:
         return self.lines.check(value.splitlines() if type(value) is str else value, place)
@@ -165,11 +165,11 @@ class Trace(Member[list[str] | None]):
 
 class ErrorMembers(Members, component="JobFailure", needs=("message",), either=("type", "code")):
     # HTTP §10.3 requires `code`, core §8.1 `type`; both require `message`.
-    type = Text()
-    code = Text()
-    message = Text(longest=LONGEST_MESSAGE)
+    type = ErrorText("Cut after 255 characters.")
+    code = ErrorText("Cut after 255 characters.")
+    message = ErrorText("Cut after 1,048,576 characters.")
     retryable = Boolean("`false` makes the failure final, whatever the job's policy is.")
-    details = Object("At most 1 MB of JSON.", largest=LARGEST_DETAILS)
+    details = ErrorDetails("Of more than 1 MB of JSON, each text is cut.")
     backtrace = Trace()
     stack_trace = Trace(hidden=True)
     rate_limit_until = Moment()
@@ -507,6 +507,14 @@ def _plain_completion(item: Document, sender: str | None) -> Completion | None:
     return Completion(job_id, sender, attempt, item.get("result"))
 
 
+def mend_errors(body: Any) -> None:
+    """Make the errors in a request legible, one or a list of them."""
+    mend_members(body, Nack.error.name)
+    listed = body.get(Nacks.nacks.name) if type(body) is dict else None
+    for item in listed if type(listed) is list else ():
+        mend_members(item, Nack.error.name)
+
+
 def failures(items: list[Document], name: str, caller: Caller, sender: str | None) -> list[Failure]:
     found = []
     for index, item in enumerate(items):
@@ -595,7 +603,6 @@ def _read_error(found: Failure, error: Document) -> None:
     ErrorMembers.demand(error)
     inner = (found.details or {}).get("error_class")
     found.type = named or (inner if type(inner) is str else "") or found.code or found.type
-    found.type = found.type[:255]
     for member in (ErrorMembers.backtrace, ErrorMembers.stack_trace):
         trace = member.read(error)
         if trace is not None:

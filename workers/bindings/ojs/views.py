@@ -25,6 +25,7 @@ class WorkerViewSet(OJSViewSet):
     """`/ojs/v1/workers`"""
 
     resource = "workers"
+    mends = {"nack": requests.mend_errors, "fetch": requests.mend_errors}
 
     def register(self, request: Request) -> Response:
         """Store a worker (§3.2)."""

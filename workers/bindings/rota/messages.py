@@ -28,6 +28,7 @@ from jobs.spec.members import (
     Texts,
     words,
 )
+from jobs.spec.reports import ErrorDetails, ErrorText, ErrorTexts, mend_members
 from jobs.spec.timestamps import format_timestamp
 from jobs.spec.validation import QueueNames
 from jobs.spec.worker_ids import WorkerId
@@ -105,11 +106,11 @@ class StatusMembers(Members):
 
 
 class ErrorMembers(Members):
-    type = Text()
-    code = Text()
-    message = Text(longest=2**20)
-    backtrace = Texts(longest=2**20)
-    details = Object(largest=2**20)
+    type = ErrorText()
+    code = ErrorText()
+    message = ErrorText()
+    backtrace = ErrorTexts()
+    details = ErrorDetails()
     retryable = Boolean()
 
 
@@ -196,7 +197,7 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
         InvalidPayload: it is not a JSON object.
         InvalidRequest: a member is missing or invalid; `details["field"]` names it.
     """
-    body = parse_json(text.encode() if isinstance(text, str) else text)
+    body = parse_json(text.encode() if isinstance(text, str) else text, _mend_errors)
     if type(body) is not dict:
         raise InvalidPayload("The message must be a JSON object.")
     HeartbeatMembers.type.read(body)
@@ -218,6 +219,12 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
         with fields.inside(f"results[{index}]", aloud=True):
             _result(result, worker_id, message)
     return message
+
+
+def _mend_errors(body: Any) -> None:
+    results = body.get(HeartbeatMembers.results.name) if type(body) is dict else None
+    for result in results if type(results) is list else ():
+        mend_members(result, ResultMembers.error.name)
 
 
 def _registration(document: Document, timeout: timedelta) -> Registration:
