@@ -86,6 +86,54 @@ def test_the_next_attempt_is_given_the_checkpoint(api):
     assert (second["attempt"], second["checkpoint"]) == (2, {"state": {"rows": 750}, "sequence": 1})
 
 
+@pytest.mark.parametrize("prefix", ["", "ojs/v1/"])
+def test_a_durable_handler_of_an_sdk_goes_on_with_what_it_saved(api, prefix):
+    """The public Python and JavaScript SDKs write the prefix of the path twice."""
+    job = held(attempt=1)
+    path = f"{prefix}checkpoints/{job.pk}"
+    saved = {
+        "state": {"fetched": True},
+        "step_index": 1,
+        "metadata": {"_replay_log": "[]", "attempt": "1"},
+    }
+    assert api.see(f"{path}/resume").json() == {"has_checkpoint": False}
+
+    assert api.send(path, saved).json()["sequence"] == 1
+
+    found = api.see(f"{path}/resume").json()
+    assert found["has_checkpoint"] is True
+    assert {name: found["checkpoint"][name] for name in saved} == saved
+    assert see(api, job).json()["state"] == saved
+    assert api.delete(f"{V1}/{path}").json()["deleted"]
+    assert api.see(f"{path}/resume").json() == {"has_checkpoint": False}
+
+
+def test_a_durable_handler_reads_a_checkpoint_of_another_client(api):
+    job = held()
+    save(api, job, {"rows": 1})
+
+    found = api.see(f"checkpoints/{job.pk}/resume").json()["checkpoint"]
+
+    assert (found["state"], found["sequence"], "metadata" in found) == ({"rows": 1}, 1, False)
+
+
+def test_the_rules_for_checkpoints_hold_for_durable_handlers(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 4_000_000}
+    job = held(attempt=2)
+    path = f"checkpoints/{job.pk}"
+
+    stale = api.send(path, {"state": 1, "metadata": {"attempt": "1"}})
+    other = api.send(path, {"state": 1, "worker_id": "another"})
+    large = api.send(path, {"state": 1, "metadata": {"_replay_log": "x" * 2**20}})
+    mute = api.send(path, {"step_index": 1})
+    wrong = api.send(path, {"state": 1, "metadata": "attempt"})
+
+    statuses = [reply.status_code for reply in (stale, other, large, mute, wrong)]
+    assert statuses == [409, 409, 413, 400, 400]
+    assert api.see(f"checkpoints/{NOBODY}/resume").status_code == 404
+    assert not Checkpoint.objects.exists()
+
+
 def test_a_job_given_back_in_its_first_attempt_keeps_its_checkpoint(api):
     api.pushed()
     (first,) = api.fetch(worker_id="w")

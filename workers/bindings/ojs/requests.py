@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -289,6 +290,13 @@ class Checkpoint(Settling):
     state = Anything("At most 1 MB.").required()
 
 
+class DurableCheckpoint(Checkpoint):
+    """What the handlers of public SDKs save that replay their steps."""
+
+    step_index = Integer("The step that is done.")
+    metadata = Object("The client's own, such as the results of its steps.")
+
+
 class Measure(Member[float | None]):
     """The progress of a job.
 
@@ -555,6 +563,22 @@ def trace(reports: Sequence[Completion | Failure], items: Sequence[Document], me
             traces.of_headers(meta) if len(reports) == 1 else {}
         )
         report.traceparent = context.get(traces.TRACEPARENT, "")
+
+
+def durable_state(body: Document) -> Document:
+    """The state of a checkpoint, with what an SDK saves beside it."""
+    return {
+        name: getattr(DurableCheckpoint, name).read(body)
+        for name in ("state", "step_index", "metadata")
+    }
+
+
+def durable_attempt(body: Document) -> int | None:
+    """The attempt that saves a checkpoint; the SDKs name it in `metadata`."""
+    given = (DurableCheckpoint.metadata.read(body) or {}).get("attempt")
+    if type(given) is str and re.fullmatch(r"[1-9][0-9]{0,8}", given):
+        return int(given)
+    return DurableCheckpoint.attempt.read(body)
 
 
 def completion(body: Document, caller: Caller) -> Completion:

@@ -5,7 +5,7 @@ from django.urls import path
 from jobs.http.fast_path import fast
 
 from . import verbs
-from .checkpoints import CheckpointViewSet
+from .checkpoints import CheckpointViewSet, DurableViewSet
 from .documentation import docs, openapi_json
 from .observing import AutoscalingViewSet, MetricsViewSet, ReadinessViewSet
 from .progress import ProgressViewSet, stream
@@ -23,6 +23,9 @@ fetch = fast(
 )
 ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, batch=verbs.acks, alone=verbs.LONG)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
+
+durable = DurableViewSet.as_view({"post": "save", "delete": "destroy"})
+resume = DurableViewSet.as_view({"get": "retrieve"})
 
 # The most frequent come first.
 urlpatterns = [
@@ -65,6 +68,11 @@ urlpatterns = [
         ),
         name="checkpoint",
     ),
+    path("ojs/v1/checkpoints/<str:job_id>", durable),
+    path("ojs/v1/checkpoints/<str:job_id>/resume", resume),
+    # The SDKs prefix a path that has the prefix.
+    path("ojs/v1/ojs/v1/checkpoints/<str:job_id>", durable),
+    path("ojs/v1/ojs/v1/checkpoints/<str:job_id>/resume", resume),
     path("ojs/v1/workers/progress", ProgressViewSet.as_view({"post": "report"})),
     path(
         "ojs/v1/workers/<path:worker_id>/health",

@@ -6,6 +6,7 @@ from jobs.errors import CheckpointTooLarge, Conflict, NotFound, ResultTooLarge
 from workers.bindings.ojs.requests import (
     Acks,
     Checkpoint,
+    DurableCheckpoint,
     Fetch,
     Heartbeat,
     JobAck,
@@ -15,9 +16,10 @@ from workers.bindings.ojs.requests import (
     Registration,
 )
 
+from .. import components
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
-from ..schema import COUNT, TIME, array, boolean, enum, nullable, number, obj, ref, text
+from ..schema import COUNT, TIME, array, boolean, enum, free, nullable, number, obj, ref, text
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
@@ -83,6 +85,7 @@ CHECKPOINT = {
     "sequence": 3,
     "created_at": "2026-02-12T10:30:01.500Z",
 }
+DURABLE = {"state": {"row": 4200}, "step_index": 2, "metadata": {"attempt": "1"}}
 SAVED = Operation(
     "Checkpoints",
     "Save a checkpoint for the job's next attempt",
@@ -297,12 +300,51 @@ OPERATIONS = {
         },
         refusals=NO_JOB + NOT_HELD,
     ),
+    ("POST", "/ojs/v1/checkpoints/{job_id}"): Operation(
+        "Checkpoints",
+        "Save a checkpoint, as durable handlers of the public SDKs do",
+        SAVED.replies,
+        "`step_index` and `metadata` are kept beside the state.",
+        body=DurableCheckpoint,
+        example=DURABLE,
+        refusals=SAVED.refusals,
+    ),
+    ("GET", "/ojs/v1/checkpoints/{job_id}/resume"): Operation(
+        "Checkpoints",
+        "Read the checkpoint from which a durable handler goes on",
+        {
+            200: Reply(
+                "The checkpoint, if there is one.",
+                obj(
+                    "has_checkpoint",
+                    has_checkpoint=boolean(),
+                    checkpoint=obj(
+                        "job_id sequence created_at state",
+                        **components.CHECKPOINT,
+                        step_index=nullable(COUNT),
+                        metadata=nullable(free()),
+                    ),
+                ),
+                {"has_checkpoint": True, "checkpoint": CHECKPOINT | DURABLE},
+            )
+        },
+        refusals=NO_JOB + NOT_HELD,
+    ),
 }
 _FETCH, _NACK = ("POST", "/ojs/v1/workers/fetch"), ("POST", "/ojs/v1/workers/nack")
+_SAVE = ("POST", "/ojs/v1/checkpoints/{job_id}")
+_RESUME = ("GET", "/ojs/v1/checkpoints/{job_id}/resume")
 ALIASES = {
     ("POST", "/ojs/v1/jobs/fetch"): _FETCH,
     ("POST", "/ojs/v1/workers/beat"): ("POST", "/ojs/v1/workers/heartbeat"),
     ("POST", "/ojs/v1/workers/fail"): _NACK,
     ("POST", "/ojs/v1/jobs/{job_id}/fail"): ("POST", "/ojs/v1/jobs/{job_id}/nack"),
+    ("DELETE", "/ojs/v1/checkpoints/{job_id}"): ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"),
+    ("POST", "/ojs/v1/ojs/v1/checkpoints/{job_id}"): _SAVE,
+    ("DELETE", "/ojs/v1/ojs/v1/checkpoints/{job_id}"): (
+        "DELETE",
+        "/ojs/v1/jobs/{job_id}/checkpoint",
+    ),
+    ("GET", "/ojs/v1/ojs/v1/checkpoints/{job_id}/resume"): _RESUME,
     ("PUT", "/ojs/v1/jobs/{job_id}/checkpoint"): ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"),
 }
