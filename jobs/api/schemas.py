@@ -9,6 +9,7 @@ from rest_framework.response import Response
 from ..access.audit import of_caller, record_action
 from ..engine import schemas
 from ..http.base import OJSViewSet
+from ..http.dialects import schema_version
 from ..http.paging import page
 from ..http.parameters import Page
 from ..http.request import Request
@@ -35,7 +36,7 @@ class SchemaViewSet(OJSViewSet):
             after=lambda found, keys: found.filter(pk__gt=_number(keys[0])),
             parts=1,
         )
-        return Response({"schemas": [line(row) for row in rows], "pagination": pagination})
+        return Response({"schemas": [self._line(row) for row in rows], "pagination": pagination})
 
     def register(self, request: Request) -> Response:
         """Register the schema of a version that has none (OJS schema registry §4.1)."""
@@ -55,21 +56,22 @@ class SchemaViewSet(OJSViewSet):
                 compatible_with=compatible_versions(body),
             )
             self._record({"registered": str(row)}, body)
-        return Response({"schema": document(row)}, status=201)
+        return Response({"schema": self._document(row)}, status=201)
 
     def retrieve(self, request: Request, name: str) -> Response:
         """The latest schema of a type (§4.2), or the one with a URI (OJS HTTP §15.3)."""
         found = schemas.find_by_uri(name) if is_uri(name) else schemas.latest(name)
-        return Response({"schema": document(found)})
+        return Response({"schema": self._document(found)})
 
     def versions(self, request: Request, type: str) -> Response:
         """The versions of a type, newest first (§4.3)."""
         found = schemas.versions(type)
-        return Response({"versions": [line(row) | {"is_latest": row is found[0]} for row in found]})
+        lines = [self._line(row) | {"is_latest": row is found[0]} for row in found]
+        return Response({"versions": lines})
 
     def version(self, request: Request, type: str, version: str) -> Response:
         """The schema of one version."""
-        return Response({"schema": document(self._found(type, version))})
+        return Response({"schema": self._document(self._found(type, version))})
 
     def destroy(self, request: Request, name: str) -> Response:
         """Delete the schema with a URI (OJS HTTP §15.4)."""
@@ -90,7 +92,21 @@ class SchemaViewSet(OJSViewSet):
         with atomic():
             row = schemas.delete(found.type, found.version)
             self._record({"deleted": str(row)}, self.read(Reason))
-        return Response({"deleted": True} | line(row))
+        return Response({"deleted": True} | self._line(row))
+
+    def _line(self, row: JobSchema) -> dict[str, Any]:
+        """A schema in a list, by the names of both documents."""
+        return {
+            "uri": row.uri,
+            "job_type": row.type,
+            "type": row.type,
+            "version": schema_version(self.request.META, row.sent_version),
+            "created_at": format_timestamp(row.created_at),
+        }
+
+    def _document(self, row: JobSchema) -> dict[str, Any]:
+        about = {"schema": row.schema, "compatible_with": row.compatible_with}
+        return self._line(row) | about
 
     def _record(self, what: dict[str, Any], body: Any) -> None:
         record_action(
@@ -106,21 +122,6 @@ class SchemaViewSet(OJSViewSet):
 def is_uri(name: str) -> bool:
     """Whether this is a URI; a job type contains no colon."""
     return ":" in name
-
-
-def line(row: JobSchema) -> dict[str, Any]:
-    """A schema in a list, by the names of both documents."""
-    return {
-        "uri": row.uri,
-        "job_type": row.type,
-        "type": row.type,
-        "version": row.sent_version,
-        "created_at": format_timestamp(row.created_at),
-    }
-
-
-def document(row: JobSchema) -> dict[str, Any]:
-    return line(row) | {"schema": row.schema, "compatible_with": row.compatible_with}
 
 
 def _number(text: str) -> int:

@@ -248,7 +248,7 @@ def _refuse_breaking(found: Comparison, version: str | int, number: int) -> None
         f"Schema version {version} introduces breaking changes compared to "
         f"{found.previous.version}. Use a major version bump ({major}.0.0).",
         field="schema",
-        previous_version=found.previous.sent_version,
+        previous_version=found.previous.version,
         breaking_changes=[str(change) for change in found.changes],
         changes=[change._asdict() for change in found.changes],
     )
@@ -272,7 +272,7 @@ def delete(type: str, version: str | int) -> JobSchema:
                 "this version.",
                 hint="Stop them, or deploy workers that declare other versions.",
                 job_type=type,
-                version=row.sent_version,
+                version=row.version,
                 workers=users[:MOST_USERS],
             )
         JobSchema.objects.filter(pk=row.pk).delete()

@@ -41,6 +41,12 @@ def queue_member(meta: Meta, queue: dict[str, Any]) -> Any:
     return queue["name"] if is_sdk(meta) else queue
 
 
+def schema_version(meta: Meta, version: str | int) -> str | int:
+    """The version of a schema. Those of SDKs with types are texts; elsewhere a major version alone
+    is a number, as in OJS HTTP §15."""
+    return str(version) if is_sdk(meta) else version
+
+
 def job_reply(job: dict[str, Any]) -> dict[str, Any]:
     """A job as `job`; the Ruby SDK and the command line read its fields at the top level."""
     return job | {"job": job}

@@ -10,7 +10,7 @@ import jobs
 from jobs import schemas
 from jobs.models import Job, JobSchema, OperatorAction
 from tests.flare_client import FlareClient
-from tests.ojs_client import V1, refusal
+from tests.ojs_client import V1, OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
 
@@ -275,3 +275,26 @@ def test_python_and_http_share_one_registry(api):
 
     assert api.see("schemas/a.b").json()["schema"]["schema"] == {"type": "array"}
     assert jobs.enqueue("a.b") is not None
+
+
+def test_the_sdks_read_every_version_as_a_text(api):
+    """The Go SDK cannot read a number; others get it as they sent it (OJS HTTP §15)."""
+    sdk = OJSClient(**{"OJS-Version": "1.0"})
+
+    made = register(sdk, version="1")
+
+    assert made.json()["schema"]["version"] == "1"
+    whole = {
+        "schemas/invoice.generate": "schema",
+        "schemas/invoice.generate/1": "schema",
+        "schemas": "schemas",
+        "schemas/invoice.generate/versions": "versions",
+        "admin/schemas/invoice.generate": "versions",
+    }
+    for client, version in ((sdk, "1"), (api, 1)):
+        for path, name in whole.items():
+            found = client.see(path).json()[name]
+            (line,) = found if isinstance(found, list) else [found]
+            assert line["version"] == version
+        assert client.see("admin/schemas/invoice.generate/1").json()["version"] == version
+    assert sdk.delete(f"{V1}/schemas/invoice.generate/1").json()["version"] == "1"

@@ -8,6 +8,7 @@ from typing import Any
 from rest_framework.response import Response
 
 from ...engine import schemas
+from ...http.dialects import schema_version
 from ...http.request import Request
 from ...models import JobSchema
 from ...spec.fields import Document, missing, refuse
@@ -48,26 +49,27 @@ class SchemaViewSet(AdminViewSet):
                 as_before=True,
             )
             self._record({"registered": str(found)}, reason_of(body))
-        return Response(_document(found), status=201 if created else 200)
+        return Response(self._document(found), status=201 if created else 200)
 
     def list(self, request: Request, type: str) -> Response:
         """The latest schema of a type, and its versions, newest first (§11.2)."""
         found = schemas.versions(type)
         return Response(
-            _document(JobSchema.objects.get(pk=found[0].pk))
-            | {"versions": [_line(row) | {"is_latest": row is found[0]} for row in found]}
+            self._document(JobSchema.objects.get(pk=found[0].pk))
+            | {"versions": [self._line(row) | {"is_latest": row is found[0]} for row in found]}
         )
 
     def retrieve(self, request: Request, type: str, version: str) -> Response:
         """The schema of a version."""
-        return Response(_document(schemas.find(type, version)))
+        return Response(self._document(schemas.find(type, version)))
 
     def destroy(self, request: Request, type: str, version: str) -> Response:
         """Delete the schema of a version."""
         with atomic():
             found = schemas.delete(type, version)
             self._record({"deleted": str(found)}, reason_of(self.read(Reason)))
-        return Response({"type": type, "version": found.sent_version, "deleted": True})
+        shown = schema_version(self.request.META, found.sent_version)
+        return Response({"type": type, "version": shown, "deleted": True})
 
     def validation(self, request: Request) -> Response:
         """The validation modes that are set, and the one in force for the rest."""
@@ -84,6 +86,18 @@ class SchemaViewSet(AdminViewSet):
             schemas.set_mode(mode, **target)
             self._record(target | {"mode": mode}, reason_of(body))
         return Response(_modes())
+
+    def _line(self, row: JobSchema) -> dict[str, Any]:
+        return {
+            "type": row.type,
+            "version": schema_version(self.request.META, row.sent_version),
+            "created_at": format_timestamp(row.created_at),
+            "updated_at": format_timestamp(row.updated_at),
+        }
+
+    def _document(self, row: JobSchema) -> dict[str, Any]:
+        document = {"schema": row.schema, "args_schema": row.schema, "uri": row.uri}
+        return self._line(row) | document | {"compatible_with": row.compatible_with}
 
     def _record(self, what: dict[str, Any], reason: str) -> None:
         self.audit("manage_schema", kind="jobschema", count=1, selection=what, reason=reason)
@@ -118,17 +132,3 @@ def compatible_versions(body: Document) -> list[str]:
         if version_number(version) is None:
             raise refuse(f"compatible_with[{index}]", f"{version!r} is no version such as '2.0'.")
     return found
-
-
-def _line(row: JobSchema) -> dict[str, Any]:
-    return {
-        "type": row.type,
-        "version": row.sent_version,
-        "created_at": format_timestamp(row.created_at),
-        "updated_at": format_timestamp(row.updated_at),
-    }
-
-
-def _document(row: JobSchema) -> dict[str, Any]:
-    document = {"schema": row.schema, "args_schema": row.schema, "uri": row.uri}
-    return _line(row) | document | {"compatible_with": row.compatible_with}

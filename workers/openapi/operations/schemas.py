@@ -19,7 +19,10 @@ from ..schema import TIME, array, boolean, enum, free, obj, ref, text
 from .admin import WHY
 
 BASE = "/ojs/v1/admin/schemas/{type}"
-NUMBER = Version("As it was sent; a major version without a minor one is a number.").json_schema()
+NUMBER = Version(
+    "As it was sent; a major version without a minor one is a number, unless the request has "
+    "`OJS-Version`."
+).json_schema()
 LINE = {"type": text(), "version": NUMBER, "created_at": TIME, "updated_at": TIME}
 ABOUT = {
     "schema": free("JSON Schema of the arguments."),
