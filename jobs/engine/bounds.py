@@ -21,7 +21,7 @@ from ..models import Job, Queue
 from ..record.events import queue_event, record
 from ..spec import queue_config
 from ..spec.lifecycle import State
-from ..spec.retry import RetryPolicy
+from ..spec.retry import RetryPolicy, in_force
 from ..spec.tenants import default_tenant
 from ..spec.validation import NewJob
 from ..store import clock
@@ -162,8 +162,8 @@ def _fill_in(job: NewJob, queue: Queue) -> None:
     if job.visibility_timeout is None and "visibility_timeout" in config:
         job.visibility_timeout = timedelta(seconds=config["visibility_timeout"])
     if job.retry is None and "default_retry" in config:
-        job.retry = config["default_retry"]
-        job.max_attempts = RetryPolicy.parse(job.retry).max_attempts
+        job.retry = in_force(config["default_retry"])
+        job.max_attempts = RetryPolicy.parse(job.retry).attempts
 
 
 def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:

@@ -30,7 +30,7 @@ from .members import (
 )
 from .queue_config import QueueConfig
 from .rate_policy import QueueLimits
-from .retry import InvalidRetryPolicy, Policy, RetryPolicy
+from .retry import InvalidRetryPolicy, Policy, RetryPolicy, in_force
 from .unique_policy import Within
 from .validation import (
     CLASS_PATTERN,
@@ -222,9 +222,10 @@ def read_override(body: Document) -> Override | None:
         if "retry" in columns:
             retry.refuse_misspelt(columns["retry"])
             try:
-                columns["max_attempts"] = RetryPolicy.parse(columns["retry"]).max_attempts
+                columns["max_attempts"] = RetryPolicy.parse(columns["retry"]).attempts
             except InvalidRetryPolicy as problem:
                 raise refuse(f"retry.{problem.field}", str(problem)) from None
+            columns["retry"] = in_force(columns["retry"])
     return Override(columns, meta)
 
 

@@ -83,6 +83,11 @@ class RetryPolicy:
     """Whether the document contains `on_exhaustion`, rather than relying on the default."""
 
     @property
+    def attempts(self) -> int:
+        """How often the job runs at most: its first attempt is not in question."""
+        return max(self.max_attempts, 1)
+
+    @property
     def keeps_dead_letter(self) -> bool:
         """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
 
@@ -152,17 +157,21 @@ class RetryPolicy:
         return self.initial_interval.total_seconds() * growth
 
 
-def without_overruled(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy without the keys that another spelling of the same overrules."""
+def in_force(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a valid policy as it is applied and shown: without the keys that another spelling of
+    the same overrules, and with at least one attempt, which public workers insist on.
+    """
     counted: dict[str, str] = {}
     for key, rule in READERS.items():
         if document.get(key) is not None:
             counted.setdefault(rule.field, key)
-    return {
+    found = {
         key: value
         for key, value in document.items()
         if key not in READERS or counted.get(READERS[key].field, key) == key
     }
+    limit = counted.get("max_attempts")
+    return found if limit is None else found | {limit: max(found[limit], 1)}
 
 
 def _matches(entry: str, name: str) -> bool:

@@ -38,7 +38,7 @@ from .members import (
     Text,
     Texts,
 )
-from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy, without_overruled
+from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy, in_force
 from .time_limits import TimeLimits, expire_unstarted
 from .unique_policy import Unique, UniquePolicy, read_policy
 from .versions import VERSION_PATTERN, Version, split_type
@@ -596,7 +596,7 @@ def _take_retry(job: NewJob, options: Document) -> None:
     if retry is None:
         return
     try:
-        job.max_attempts = RetryPolicy.parse(retry).max_attempts
+        job.max_attempts = RetryPolicy.parse(retry).attempts
     except InvalidRetryPolicy as problem:
         is_option = is_alone and problem.field == "max_attempts"
         path = problem.field if is_option else f"retry.{problem.field}"
@@ -606,7 +606,7 @@ def _take_retry(job: NewJob, options: Document) -> None:
             rule="validation.retry_policy_invalid",
             validation_errors=[{"path": f"$.{path}", "message": str(problem)}],
         ) from None
-    job.retry = without_overruled(retry)
+    job.retry = in_force(retry)
 
 
 def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:

@@ -14,12 +14,36 @@ from jobs.spec.identifiers import UUID7_PATTERN, uuid7
 from jobs.spec.lifecycle import State
 from jobs.spec.validation import Envelope, Options
 from tests.factories import JobErrorFactory, JobFactory, ago
-from tests.ojs_client import OJSClient, refusal
+from tests.ojs_client import V1, OJSClient, refusal
 from workers.openapi.document import current
 
 NEVER = {"max_attempts": 1}
 
 # Enqueue (§9.1)
+
+
+@pytest.mark.parametrize("name", ["max_attempts", "maxAttempts"])
+def test_no_attempt_is_one_attempt_wherever_a_policy_comes_from(api, name):
+    """Retry §2.2 counts the first execution: there is always one."""
+    none = {name: 0, "jitter": False}
+    api.put(
+        f"{V1}/queues/once/config", data={"default_retry": none}, content_type="application/json"
+    )
+    dead = JobFactory(state=State.DISCARDED, finished_at=ago(1), dead_letter=True)
+
+    made = [
+        api.pushed(options={"retry": none}),
+        api.pushed(options={"max_attempts": 0}),
+        api.pushed(options={"queue": "once"}),
+        jobs.enqueue("email.send", [], max_attempts=0).id,
+        dead.pk,
+    ]
+    api.send(f"dead-letter/{dead.pk}/retry", {"override": {"retry": none}})
+
+    for job_id in made:
+        job = api.job(job_id)
+        assert (job["max_attempts"], job["retry"].get(name, 1)) == (1, 1)
+        assert job["retry"].get("max_attempts", 1) == 1
 
 
 def test_a_job_is_enqueued_and_its_whole_envelope_comes_back(api):

@@ -51,6 +51,16 @@ def test_a_job_from_beginning_to_end(sdk):
     assert sdk.fetch() == []
 
 
+def test_a_job_without_retries_says_that_it_runs_once(sdk):
+    """The Ruby SDK reads no policy with less than one attempt, whoever enqueued the job."""
+    made = sdk.enqueue(retry={"max_attempts": 0})
+
+    (fetched,) = sdk.fetch()
+
+    for job in (made, fetched, sdk.info(made["id"])):
+        assert (job["max_attempts"], job["retry"]["max_attempts"]) == (1, 1)
+
+
 def test_an_unsigned_ack_is_accepted_and_marked(sdk):
     """No SDK sends its worker id in an ACK."""
     job = sdk.enqueue()
