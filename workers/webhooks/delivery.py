@@ -127,10 +127,13 @@ class Outcome:
         return entry
 
     def pause(self, now: datetime) -> timedelta:
-        """How long after this attempt the next one follows."""
-        if self.status == 429 and (asked := read_retry_after(self.retry_after, now)) is not None:
-            return asked
-        return PAUSES[min(self.attempt.number, len(PAUSES)) - 1]
+        """How long after this attempt the next one follows.
+
+        A receiver can ask for more time (§7.1), not for less: each attempt is one of a few (§7.2).
+        """
+        planned = PAUSES[min(self.attempt.number, len(PAUSES)) - 1]
+        asked = read_retry_after(self.retry_after, now) if self.status == 429 else None
+        return planned if asked is None else max(planned, asked)
 
 
 def read_retry_after(text: str, now: datetime) -> timedelta | None:
@@ -144,7 +147,7 @@ def read_retry_after(text: str, now: datetime) -> timedelta | None:
         except ValueError:
             return None
         asked = moment.replace(tzinfo=moment.tzinfo or UTC) - now
-    return min(max(asked, timedelta(seconds=1)), LONGEST_PAUSE)
+    return min(asked, LONGEST_PAUSE)
 
 
 def message_of(
