@@ -37,6 +37,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 class OutboundError(Exception):
     """A request was not made, or there was no response; the text says why."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(_line_of(reason))
+
 
 class Refused(OutboundError):
     """The address must not be connected to, whatever it is: trying again is no use."""
@@ -58,6 +61,7 @@ class Reply:
 
     status: int
     text: str
+    """In one line."""
     location: str = ""
     """Where a redirect leads."""
     retry_after: str = ""
@@ -66,6 +70,11 @@ class Reply:
     @property
     def is_success(self) -> bool:
         return 200 <= self.status < 300
+
+
+def _line_of(text: str) -> str:
+    """What a receiver sent, in one line that every database can store: PostgreSQL takes no NUL."""
+    return " ".join(text.replace("\x00", " ").split())
 
 
 def read_url(url: str, *, only_https: bool = False) -> Target:
@@ -263,7 +272,7 @@ def _exchange(
     response = connection.getresponse()
     return Reply(
         response.status,
-        response.read(EXCERPT).decode("utf-8", "replace"),
+        _line_of(response.read(EXCERPT).decode("utf-8", "replace")),
         response.getheader("Location", ""),
         response.getheader("Retry-After", ""),
     )

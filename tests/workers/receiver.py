@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
+from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -55,4 +57,36 @@ def receiving(*statuses: int) -> Iterator[Receiver]:
             yield server
         finally:
             server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def answering(*pieces: bytes, ends: bool = True) -> Iterator[str]:
+    """The URL of a receiver that answers each request with these bytes, valid HTTP or not.
+
+    Args:
+        ends: close the connection after them, not only after the context.
+    """
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = server.accept()
+                    with line, line.makefile("rb") as request:
+                        request.readline()
+                        request.read(int(parse_headers(request)["Content-Length"]))
+                        for piece in pieces:
+                            line.sendall(piece)
+                        if not ends:
+                            over.wait(30)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/hook"
+        finally:
+            over.set()
+            server.shutdown(socket.SHUT_RDWR)
             thread.join()

@@ -19,7 +19,7 @@ from jobs.models import Job, Queue, QueueRollup, RollupMark
 from jobs.record import rollup
 from tests.concurrency.threads import together
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, ahead
-from tests.workers.receiver import receiving
+from tests.workers.receiver import answering, receiving
 from workers.alerts import delivery, evaluation, problems, situation, watch
 from workers.alerts.quiet_hours import is_quiet
 from workers.alerts.situation import Situation
@@ -357,6 +357,24 @@ def test_a_webhook_is_signed_and_tried_again_until_it_is_accepted(settings):
     assert document["rule"]["kind"] == "unserved_queues"
     (alert,) = document["alerts"]
     assert (alert["event"], alert["subject"], alert["ended_at"]) == ("begin", "mail", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 abc \0\r\n\r\n", "OutboundError: 127.0.0.1: HTTP/1.1 abc"),
+        (b"HTTP/1.1 500 No\r\n\r\n\0a\nb", "HTTP 500: a b"),
+    ],
+)
+def test_what_a_receiver_answers_is_noted_whatever_it_is(settings, answer, error):
+    settings.OJS = settings.OJS | {"OUTBOUND_NETWORKS": ["127.0.0.1"]}
+    with answering(answer) as url:
+        rule(emails="", webhook_url=url)
+        waiting()
+        checked()
+        delivery.deliver_due()
+
+    assert AlertNotification.objects.get().last_error == error
 
 
 def test_a_webhook_to_this_machine_is_refused_and_given_up_in_the_end():

@@ -23,7 +23,7 @@ from jobs.store import clock
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 from tests.workers import deliveries
-from tests.workers.receiver import receiving
+from tests.workers.receiver import answering, receiving
 from workers.alerts import problems
 from workers.alerts.situation import Situation
 from workers.chores import metrics, reaper, webhook_worker
@@ -173,7 +173,14 @@ def test_what_a_receiver_refuses_is_not_sent_again(api, status, state):
 
 @pytest.mark.parametrize(
     ("asks", "seconds"),
-    [("90", 90), ("Wed, 21 Oct 2015 07:28:00 GMT", 30), ("999999999", 86_400), ("soon", 30)],
+    [
+        ("90", 90),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 30),
+        ("999999999", 86_400),
+        ("soon", 30),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", 30),
+        ("Mon, 01 Jan 2035 00:00:00 +99999999999999999999", 30),
+    ],
 )
 def test_a_receiver_may_say_when_it_takes_more(api, asks, seconds):
     with receiving(429) as receiver:
@@ -187,6 +194,26 @@ def test_a_receiver_may_say_when_it_takes_more(api, asks, seconds):
     (row,) = WebhookDelivery.objects.pending()
     pause = timedelta(seconds=seconds)
     assert before + pause <= row.next_try_at <= after + pause
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/\0 2 200 OK\r\n\r\n", "127.0.0.1: HTTP/ 2 200 OK"),
+        (b"HTTP/1.1 abc \0\xff\r\n\r\n", "127.0.0.1: HTTP/1.1 abc \xff"),
+        (b"HTTP/1.1 500 \0\r\n\r\n\0\xff\n", "HTTP 500: \ufffd"),
+    ],
+)
+def test_an_attempt_is_noted_whatever_the_receiver_answers(api, answer, error):
+    with answering(answer) as url:
+        hook = made(api, url)
+        complete_a_job(api)
+        sent()
+        tested = api.send(f"{BASE}/{hook['id']}/test").json()
+
+    (row,) = WebhookDelivery.objects.pending()
+    assert (row.tries, row.last_error) == (1, error)
+    assert (tested["success"], tested["error"]) == (False, error)
 
 
 def test_a_redirect_is_followed_but_not_to_a_private_address(api):

@@ -73,7 +73,7 @@ def _webhook(rule: AlertRule, notification: AlertNotification) -> None:
         headers[SIGNATURE] = signature(rule.webhook_secret, body, int(clock.now().timestamp()))
     reply = outbound.post(rule.webhook_url, body, headers, timeout=TIMEOUT)
     if not reply.is_success:
-        raise NotSent(f"HTTP {reply.status}: {' '.join(reply.text.split())[:SHOWN]}".rstrip(": "))
+        raise NotSent(f"HTTP {reply.status}: {reply.text[:SHOWN]}".rstrip(": "))
 
 
 def signature(secret: str, body: bytes, moment: int) -> str:

@@ -144,7 +144,7 @@ def read_retry_after(text: str, now: datetime) -> timedelta | None:
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         asked = moment.replace(tzinfo=moment.tzinfo or UTC) - now
     return min(asked, LONGEST_PAUSE)
@@ -248,8 +248,7 @@ def send(attempt: Attempt) -> Outcome:
         attempt,
         time.monotonic() - began,
         reply.status,
-        # PostgreSQL stores no null characters.
-        text=" ".join(reply.text.replace("\x00", " ").split())[:SHOWN],
+        text=reply.text[:SHOWN],
         retry_after=reply.retry_after,
         is_final=400 <= reply.status < 500 and reply.status != 429,
     )
