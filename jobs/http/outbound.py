@@ -28,6 +28,8 @@ TIMEOUT = 10.0
 EXCERPT = 500
 """Bytes that are read of a response."""
 PORTS = {"http": 80, "https": 443}
+INTERIM_RESPONSES = 20
+"""How many are read over before the final one."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -258,6 +260,29 @@ def _connected(target: Target, addresses: list[str], timeout: float) -> socket.s
     raise OSError("there is no address")
 
 
+class _FinalResponse(http.client.HTTPResponse):
+    """Reads over interim responses (RFC 9110 §15.2): the base class does so with 100 alone."""
+
+    def begin(self) -> None:
+        for _ in range(INTERIM_RESPONSES + 1):
+            super().begin()
+            if not http.HTTPStatus.SWITCHING_PROTOCOLS < self.status < 200:
+                return
+            self.headers = None  # type: ignore[assignment]  # begin() does nothing otherwise
+        raise http.client.HTTPException("too many interim responses")
+
+
+def _beginning(response: http.client.HTTPResponse) -> bytes:
+    """What can be read of the body. Where it breaks off, the status has been received all the
+    same, and decides."""
+    try:
+        return response.read(EXCERPT)
+    except http.client.IncompleteRead as problem:
+        return problem.partial
+    except (OSError, http.client.HTTPException, ValueError):
+        return b""
+
+
 def _exchange(
     target: Target, line: socket.socket, body: bytes, headers: Mapping[str, str]
 ) -> Reply:
@@ -265,6 +290,7 @@ def _exchange(
     if isinstance(line, ssl.SSLSocket):
         line.do_handshake()
         connection = http.client.HTTPSConnection(target.host, target.port)
+    connection.response_class = _FinalResponse
     connection.sock = line
     # It never connects by itself, which would resolve the name again.
     connection.auto_open = 0
@@ -272,7 +298,7 @@ def _exchange(
     response = connection.getresponse()
     return Reply(
         response.status,
-        _line_of(response.read(EXCERPT).decode("utf-8", "replace")),
+        _line_of(_beginning(response).decode("utf-8", "replace")),
         response.getheader("Location", ""),
         response.getheader("Retry-After", ""),
     )

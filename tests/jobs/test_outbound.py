@@ -11,7 +11,7 @@ import pytest
 from jobs.conf import configured
 from jobs.http import outbound
 from tests.once import once_is_enough
-from tests.workers.receiver import receiving
+from tests.workers.receiver import answering, receiving
 
 pytestmark = once_is_enough
 LOOPBACK = {"OUTBOUND_NETWORKS": ["127.0.0.0/8"]}
@@ -152,6 +152,56 @@ def test_a_receiver_that_trickles_is_cut_off(settings):
             outbound.post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, timeout=0.5)
         over.set()
         thread.join()
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize(
+    ("rest", "then"),
+    [
+        (CHUNKED + b"2\r\nok\r\n", "silent"),
+        (CHUNKED + b"2\r\nok\r\n", "close"),
+        (CHUNKED + b"2\r\nok\r\n", "reset"),
+        (CHUNKED + b"20\r\nok", "close"),
+        (CHUNKED + b"no size\r\nok\r\n", "close"),
+        (b"Content-Length: 99\r\n\r\nok", "silent"),
+        (b"Content-Length: 99\r\n\r\nok", "reset"),
+    ],
+)
+def test_a_body_that_breaks_off_leaves_the_status(settings, status, rest, then):
+    settings.OJS = settings.OJS | LOOPBACK
+    with answering(b"HTTP/1.1 %d A\r\n%b" % (status, rest), then=then) as url:
+        reply = outbound.post(url, b"{}", {}, timeout=0.5)
+
+    assert reply.status == status
+    assert reply.text in ("ok", "")
+
+
+@pytest.mark.parametrize("status", [100, 102, 103])
+def test_interim_responses_are_read_over(settings, status):
+    settings.OJS = settings.OJS | LOOPBACK
+    interim = b"HTTP/1.1 %d A\r\nLink: </a>\r\nContent-Length: 4\r\n\r\n" % status
+    with answering(interim * 3 + b"HTTP/1.1 404 No\r\nContent-Length: 3\r\n\r\nwhy") as url:
+        reply = outbound.post(url, b"{}", {})
+
+    assert (reply.status, reply.text) == (404, "why")
+
+
+@pytest.mark.parametrize(
+    ("answer", "then"),
+    [
+        (b"HTTP/1.1 102 A\r\n\r\n" * 1000, "silent"),
+        (b"HTTP/1.1 100 A\r\n\r\n" * 1000, "silent"),
+        (b"HTTP/1.1 103 A\r\n\r\n", "close"),
+        (b"HTTP/1.1 103 A\r\n\r\n", "silent"),
+    ],
+)
+def test_interim_responses_alone_are_no_answer(settings, answer, then):
+    settings.OJS = settings.OJS | LOOPBACK
+    with answering(answer, then=then) as url, pytest.raises(outbound.OutboundError):
+        outbound.post(url, b"{}", {}, timeout=0.5)
 
 
 def test_who_does_not_answer_is_an_error(settings):

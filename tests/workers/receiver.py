@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+RESET = struct.pack("ii", 1, 0)
+"""As `SO_LINGER`: closing a connection resets it."""
 
 
 class Receiver(ThreadingHTTPServer):
@@ -61,11 +65,11 @@ def receiving(*statuses: int) -> Iterator[Receiver]:
 
 
 @contextlib.contextmanager
-def answering(*pieces: bytes, ends: bool = True) -> Iterator[str]:
+def answering(answer: bytes, *, then: str = "close") -> Iterator[str]:
     """The URL of a receiver that answers each request with these bytes, valid HTTP or not.
 
     Args:
-        ends: close the connection after them, not only after the context.
+        then: what it does after them: `close` or `reset` the connection, or be `silent`.
     """
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -77,9 +81,10 @@ def answering(*pieces: bytes, ends: bool = True) -> Iterator[str]:
                     with line, line.makefile("rb") as request:
                         request.readline()
                         request.read(int(parse_headers(request)["Content-Length"]))
-                        for piece in pieces:
-                            line.sendall(piece)
-                        if not ends:
+                        line.sendall(answer)
+                        if then == "reset":
+                            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                        elif then == "silent":
                             over.wait(30)
 
         thread = threading.Thread(target=serve, daemon=True)
