@@ -200,9 +200,21 @@ def _parse_strictly(body: bytes) -> Any:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
         raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
+    require_storable(document, len(body))
+    return document
+
+
+def require_storable(document: Any, size: int) -> None:
+    """
+    Args:
+        size: of its JSON.
+
+    Raises:
+        InvalidPayload: it cannot be stored without loss, see `parse_json()`.
+    """
     # Writing it again is the fastest look at all of its values.
     around = document
-    if len(body) > 2 * DEEPEST:
+    if size > 2 * DEEPEST:
         for _ in range(ROOM):
             around = [around]
     try:
@@ -216,7 +228,6 @@ def _parse_strictly(body: bytes) -> Any:
     tiny = written.count(b"e-")
     if tiny and tiny * LONGEST > ojs_settings.MAX_BODY_SIZE:
         _check_exponents(document, ojs_settings.MAX_BODY_SIZE)
-    return document
 
 
 def _levels(document: Any) -> Iterator[list[Any]]:

@@ -24,6 +24,7 @@ from ..errors import (
 )
 from ..http import errors
 from ..http.authentication import ApiKeyAuthentication, Caller, current_caller, key_of, renewed
+from ..http.body import require_storable
 from ..http.hosts import check_host
 from ..http.loop import Loop, Socket
 from ..http.renderers import dumps
@@ -395,7 +396,7 @@ class Session:
 def _read(text: str | bytes) -> dict[str, Any]:
     """
     Raises:
-        InvalidPayload: it is not a JSON object.
+        InvalidPayload: it is not a JSON object, or has what no database stores, such as a NUL.
     """
     try:
         message = orjson.loads(text)
@@ -403,4 +404,5 @@ def _read(text: str | bytes) -> dict[str, Any]:
         raise InvalidPayload(f"A message must be a JSON object: {problem}.") from None
     if type(message) is not dict:
         raise InvalidPayload("A message must be a JSON object.")
+    require_storable(message, len(text))
     return message

@@ -203,6 +203,8 @@ ALL = {"action": "subscribe", "channel": "all"}
         ),
         ({"action": "subscribe", "channel": "queue:none"}, "not_found", "Queue"),
         ({"action": "subscribe", "channel": "topic:x"}, "invalid_request", "topic:x"),
+        ({"action": "subscribe", "channel": "queue:a\0"}, "invalid_payload", "$.channel"),
+        ({"action": "resume", "last_event_id": "\0"}, "invalid_payload", "$.last_event_id"),
         ({"action": "subscribe"}, "invalid_request", "channel"),
         ({"action": "subscribe", "channel": 7}, "invalid_request", "channel"),
         (ALL | {"event_types": "x"}, "invalid_request", "event_types"),
