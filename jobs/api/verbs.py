@@ -76,6 +76,8 @@ def _taken(request: VerbRequest, given: Any, asked: list[NewJob]) -> dict[str, A
 
 def _asked(request: VerbRequest) -> Sequence[NewJob]:
     if cloudevents.is_event(request.meta):
+        if cloudevents.is_structured(request.meta):
+            request.read(required=True)
         event = cloudevents.read(request.meta, request.document)
         asked = cloudevents.job_of(event, clock.now())
     else:

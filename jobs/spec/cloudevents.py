@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..conf import ojs_settings
 from ..errors import NotInstalled
 from .fields import refuse, wrong_type
+from .jsonable import jsonable
 from .lifecycle import State
 from .timestamps import parse_timestamp
 from .unique_policy import UniquePolicy, unique_key
@@ -97,6 +98,11 @@ def is_event(meta: Mapping[str, Any]) -> bool:
     return given in (STRUCTURED, BATCHED) or ("HTTP_CE_TYPE" in meta and given != OWN_TYPE)
 
 
+def is_structured(meta: Mapping[str, Any]) -> bool:
+    """Whether the body of a request is a CloudEvent."""
+    return media_type(meta) == STRUCTURED
+
+
 def is_batch(meta: Mapping[str, Any]) -> bool:
     return media_type(meta) == BATCHED
 
@@ -107,10 +113,10 @@ def read(meta: Mapping[str, Any], document: Any) -> CloudEvent:
     Raises:
         InvalidRequest: it is not a CloudEvent 1.0 with JSON data.
     """
-    if media_type(meta) == STRUCTURED:
+    if is_structured(meta):
         return read_structured(document)
     named = {
-        name: unquote(meta[key])
+        name: jsonable(unquote(meta[key]), name)
         for name in (*ATTRIBUTES, "traceparent")
         if (key := f"HTTP_CE_{name.upper()}") in meta
     }

@@ -169,6 +169,24 @@ def test_what_is_no_cloudevent_is_refused_with_the_attribute(api, changes, field
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize("name", ["id", "source", "subject", "traceparent"])
+def test_a_nul_is_refused_however_the_event_is_sent(api, name):
+    for send, nul in ((structured, "x\0"), (binary, "x%00")):
+        error = refusal(send(api, STRIPE | {name: nul}))
+        assert error["details"]["field"] == name
+        assert "NUL" in error["message"]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "content_type", [cloudevents.STRUCTURED, cloudevents.BATCHED, "application/openjobspec+json"]
+)
+def test_an_empty_body_is_refused_as_such_whatever_it_claims_to_be(api, content_type):
+    reply = api.post("/ojs/v1/jobs", b"", content_type=content_type)
+
+    assert refusal(reply)["message"] == "The request body is empty; it must be a JSON object."
+
+
 def test_in_a_batch_each_stands_for_itself(api):
     other = STRIPE | {"id": "2"}
     batch = [STRIPE, {"id": "bad"}, 17, other, STRIPE]
