@@ -181,8 +181,21 @@ def last_words(job: Job, channel: Channel, begun: Start) -> list[Message] | None
     """
     if job.state not in TERMINAL:
         return None
-    missed = page(channel, job.project, begun.position, newest(), BATCH).messages
-    return missed or [_last_of(job, begun)]
+    return _missed(job, channel, begun, BATCH) or [_last_of(job, begun)]
+
+
+def last_word(job: Job, channel: Channel, begun: Start) -> Message | None:
+    """Return the event of the end of a job, for who subscribes to it after that (§2.1).
+
+    None if it has not ended, or if the client has missed events: those are in the record.
+    """
+    if job.state not in TERMINAL or _missed(job, channel, begun, 1):
+        return None
+    return _last_of(job, begun)
+
+
+def _missed(job: Job, channel: Channel, begun: Start, most: int) -> list[Message]:
+    return page(channel, job.project, begun.position, newest(), most).messages
 
 
 def _last_of(job: Job, begun: Start) -> Message:

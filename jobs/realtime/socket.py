@@ -261,13 +261,11 @@ class Session:
         if start.gap is not None:
             await self._send_system(channel.name, GAP, start.gap, start.id, start.gap["gap_end"])
         if ended is not None:
-            subscription.take(subscription.select(ended))
-            subscription.position = max(start.position, ended[-1].position)
+            subscription.take(subscription.select([ended]))
+            subscription.position = max(start.position, ended.position)
         self._in_background(self._hub.follow(subscription))
 
-    def _look_up(
-        self, channel: Channel, after: str
-    ) -> tuple[Caller, replay.Start, list[Message] | None]:
+    def _look_up(self, channel: Channel, after: str) -> tuple[Caller, replay.Start, Message | None]:
         """Check the key and the subject of the channel; called in a thread.
 
         Raises:
@@ -280,7 +278,7 @@ class Session:
         authorize(caller, visitor.command)
         start = replay.start(channel, after)
         job = replay.require(channel, caller.project)
-        return caller, start, None if job is None else replay.last_words(job, channel, start)
+        return caller, start, None if job is None else replay.last_word(job, channel, start)
 
     async def _confirm(self, subscription: Subscription) -> None:
         types = subscription.wanted.types

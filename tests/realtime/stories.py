@@ -10,6 +10,7 @@ from jobs import engine
 from jobs.access.projects import assign_project
 from jobs.engine import ClaimedJob
 from jobs.models import Job
+from jobs.record import events
 from jobs.spec.validation import new_job
 from jobs.store import clock
 from workers import protocol
@@ -54,6 +55,17 @@ def finish(queue: str = "default") -> UUID:
 
 def beat(job: ClaimedJob) -> None:
     protocol.beat(WORKER, state="running", active_job_ids=[str(job.id)])
+
+
+def report_progress(job_id: UUID, count: int) -> None:
+    """The record gets `count` reports of a job's progress."""
+    job, now = Job.objects.get(pk=job_id), clock.now()
+    events.record(
+        [
+            events.job_event("job.progress", job, time=now, data={"progress_percent": each})
+            for each in range(count)
+        ]
+    )
 
 
 def lose() -> None:

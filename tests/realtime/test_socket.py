@@ -362,6 +362,30 @@ def test_a_subscription_may_say_where_it_goes_on():
     assert gap["data"]["channel"] == "queue:default"
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_nothing_is_dropped_of_what_a_client_missed_of_a_job(settings, ended):
+    settings.OJS = settings.OJS | {"REALTIME_BUFFER_SIZE": 5}
+
+    async def story(loop, client):
+        job_id = await loop.in_thread(stories.finish if ended else stories.enqueue)
+        await loop.in_thread(stories.report_progress, job_id, 30)
+        newest = events.cursor_of(await loop.in_thread(Event.objects.latest, "id"))
+        start = events.cursor_of(Event(pk=0))
+        await client.ask(action="subscribe", channel=f"job:{job_id}", last_event_id=start)
+        heard = [await client.read()]
+        while heard[-1].get("id") != newest:
+            heard.append(await client.read())
+        return heard
+
+    heard = talk(story)
+
+    assert [one["type"] for one in heard] == ["event"] * len(heard)
+    assert [one["id"] for one in heard] == [
+        events.cursor_of(event) for event in Event.objects.exclude(job_type="").order_by("id")
+    ]
+    assert len(heard) > 30
+
+
 # §5.4, §8.4
 
 
