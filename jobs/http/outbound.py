@@ -97,6 +97,8 @@ def read_url(url: str, *, only_https: bool = False) -> Target:
         raise Refused("A URL begins with http:// or https:// and a host.")
     if only_https and parts.scheme != "https":
         raise Refused("A URL must begin with https://.")
+    if port == 0:
+        raise Refused("A URL's port is between 1 and 65535.")
     if "@" in parts.netloc:
         raise Refused("A URL must not contain a user or a password.")
     try:
@@ -123,8 +125,7 @@ def networks() -> list[Network]:
 
 def is_allowed(address: Address) -> bool:
     """Whether this server may connect to an address: a public one, or one that the site allows."""
-    is_public = all(each.is_global and not each.is_multicast for each in _meanings(address))
-    return is_public or any(
+    return all(map(_is_public, _meanings(address))) or any(
         each in network
         for each in _meanings(address)
         for network in networks()
@@ -133,6 +134,15 @@ def is_allowed(address: Address) -> bool:
 
 
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""Public IPv6 addresses are assigned from here alone. Others may lead to what is near: fec0::/10
+within a site, 64:ff9b:1::/48 through a NAT64 of the network's own, ::/96 to an IPv4 address."""
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address not in GLOBAL_UNICAST:
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def _meanings(address: Address) -> Iterator[Address]:

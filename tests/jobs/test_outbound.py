@@ -34,13 +34,22 @@ LOOPBACK = {"OUTBOUND_NETWORKS": ["127.0.0.0/8"]}
         "::ffff:127.0.0.1",
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
+        "::7f00:1",
+        "::8.8.8.8",
+        "fec0::1",
+        "64:ff9b:1::a00:1",
+        "4000::1",
+        "ff0e::1",
     ],
 )
 def test_what_is_not_public_is_refused_in_every_spelling(address):
     assert not outbound.is_allowed(ipaddress.ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["192.0.43.7", "2a00:1450:4001:81b::2004"])
+@pytest.mark.parametrize(
+    "address",
+    ["192.0.43.7", "2a00:1450:4001:81b::2004", "::ffff:192.0.43.7", "64:ff9b::c000:2b07"],
+)
 def test_what_is_public_is_allowed(address):
     assert outbound.is_allowed(ipaddress.ip_address(address))
 
@@ -58,6 +67,8 @@ def test_what_is_public_is_allowed(address):
         "http:///path",
         "http://example.com\r\nX: y/",
         "http://example.com:99999/",
+        "http://localhost:0/",
+        "https://192.0.43.7:0/",
     ],
 )
 def test_no_spelling_of_this_machine_is_connected_to(url):
@@ -67,6 +78,14 @@ def test_no_spelling_of_this_machine_is_connected_to(url):
             outbound.post(url.format(port=receiver.server_address[1]), b"{}", {})
 
         assert receiver.received == []
+
+
+def test_a_site_may_allow_its_own_ipv6_networks(settings):
+    settings.OJS = settings.OJS | {"OUTBOUND_NETWORKS": ["fec0::/10", "64:ff9b:1::/48", "::1"]}
+
+    for address in ("fec0::1", "64:ff9b:1::a00:1", "::1"):
+        assert outbound.is_allowed(ipaddress.ip_address(address))
+    assert not outbound.is_allowed(ipaddress.ip_address("fd00::1"))
 
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.1"])

@@ -323,6 +323,8 @@ def test_no_delivery_causes_another(api):
         ({"url": "https://me:secret@example.com/"}, "url"),
         ({"url": "https://10.1.2.3/"}, "url"),
         ({"url": "https://[::1]/"}, "url"),
+        ({"url": "https://[fec0::1]/"}, "url"),
+        ({"url": "https://example.com:0/"}, "url"),
         ({"url": "ftp://example.com/"}, "url"),
         ({"events": None}, "events"),
         ({"events": []}, "events"),
