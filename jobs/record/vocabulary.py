@@ -105,5 +105,6 @@ TYPES = {
     "webhook.delivered": "A delivery succeeded. `subscription_id`, `event_type`, `tries`, "
     "`duration_ms`, `status_code`.",
     "webhook.failed": "An attempt failed, and another follows. As above, and `error`.",
-    "webhook.dead": "A delivery failed for good. As above.",
+    "webhook.dead": "A delivery failed for good. As above; without `duration_ms` if its job was "
+    "cancelled, or its worker died in the last attempt.",
 }

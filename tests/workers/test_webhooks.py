@@ -686,6 +686,35 @@ def test_a_delivery_that_its_job_has_lost_gets_another(api):
     assert len(receiver.received) == 3
 
 
+def test_the_end_of_a_delivery_that_its_job_has_lost_is_told_and_counted(api):
+    with receiving(500) as receiver:
+        hook = made(api, receiver.at())
+        for _ in range(3):
+            complete_a_job(api)
+        written()
+        cancelled, died, well = WebhookDelivery.objects.order_by("pk")
+        engine.cancel(cancelled.job_id)
+        WebhookDelivery.objects.filter(pk=died.pk).update(tries=delivery.TRIES)
+        for row in (died, well):
+            deliveries.CARRYING.filter(pk=row.job_id).update(state="discarded", finished_at=ago(1))
+
+        reaper.sweep(["old-deliveries"])
+        reaper.sweep(["old-deliveries"])
+
+    told = Event.objects.filter(type="webhook.dead").order_by("id")
+    assert {each.subject: each.data["error"] for each in told} == {
+        cancelled.name: "Its job was cancelled.",
+        died.name: "The last attempt did not come to its end.",
+    }
+    assert [each.data["tries"] for each in told] == [0, delivery.TRIES]
+    assert {each.data["subscription_id"] for each in told} == {hook["id"]}
+    text = metrics.exposition("")[0].decode()
+    assert 'ojs_webhook_delivery_total{event_type="job.completed",status="dead"} 2.0' in text
+    assert f'subscription_id="{hook["id"]}"}} 2.0' in text
+    well.refresh_from_db()
+    assert (well.state, well.job_id) == ("pending", None)
+
+
 def test_a_delivery_that_is_sent_once_more_has_a_job_of_its_own(api):
     with receiving(500) as receiver:
         made(api, receiver.at())

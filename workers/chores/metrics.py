@@ -283,8 +283,9 @@ def _webhooks() -> Iterator[Any]:
     for row in rows[:MOST_SERIES]:
         labels = [row.event_type, f"sub_{row.subscription_id}"]
         dead.add_metric(labels, row.dead)
-        buckets = _buckets(row.durations, counting.DURATION_BUCKETS)
-        durations.add_metric(labels, buckets, row.durations["sum"])
+        if row.durations:  # none was attempted otherwise
+            buckets = _buckets(row.durations, counting.DURATION_BUCKETS)
+            durations.add_metric(labels, buckets, row.durations["sum"])
     yield from (attempts, retries, dead, durations)
     active = WebhookSubscription.objects.active().count()
     yield _family("ojs_webhook_subscriptions", value=active)

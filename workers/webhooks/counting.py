@@ -6,10 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import F
+
 from jobs.conf import ojs_settings
 from jobs.record.counters import merged, new_histogram, observe
 
-from ..models import DeliveryState, WebhookCounter
+from ..models import DeliveryState, WebhookCounter, WebhookDelivery
 
 if TYPE_CHECKING:
     from .delivery import Outcome
@@ -40,6 +42,17 @@ def add(outcome: Outcome) -> None:
     if outcome.is_success:
         row.retries = _with(row.retries, RETRY_BUCKETS, attempt.number - 1)
     row.save()
+
+
+def add_dead(rows: Sequence[WebhookDelivery]) -> None:
+    """Count deliveries that are dead without another attempt, in the transaction that notes it."""
+    if not ojs_settings.METRICS:
+        return
+    counts = Counter((row.subscription_id, row.event_type) for row in rows)
+    for (subscription, event_type), count in sorted(counts.items()):
+        about: dict[str, Any] = {"subscription_id": subscription, "event_type": event_type}
+        WebhookCounter.objects.get_or_create(**about)
+        WebhookCounter.objects.filter(**about).update(dead=F("dead") + count)
 
 
 def _with(histogram: dict[str, Any], bounds: Sequence[float], value: float) -> dict[str, Any]:

@@ -51,6 +51,8 @@ BACKLOG = 100_000
 """Pending deliveries with which a subscription is disabled."""
 DEAD_KEPT = timedelta(days=30)
 PRUNED = 1_000
+BURIALS = 20
+"""Batches at once."""
 TEST = "webhook.test"
 TEST_TIMEOUT = 10
 TESTS_AT_ONCE = 2
@@ -382,12 +384,37 @@ def prune() -> int:
     """Delete one batch of old deliveries; disable subscriptions with too many pending ones, and
     find those that their jobs have lost."""
     _disable_overfull()
+    for _each in range(BURIALS):
+        if _bury_lost() < delivery_jobs.BATCH:
+            break
     delivery_jobs.mend()
     old = Q(state=DeliveryState.DELIVERED, finished_at__lte=Now() - ojs_settings.EVENT_RETENTION)
     old |= Q(state=DeliveryState.DEAD, finished_at__lte=Now() - DEAD_KEPT)
     rows = WebhookDelivery.objects.finished().filter(old)
     ids = list(rows.order_by("finished_at").values_list("pk", flat=True)[:PRUNED])
     return WebhookDelivery.objects.filter(pk__in=ids).delete()[0] if ids else 0
+
+
+def _bury_lost() -> int:
+    """Note the end of one batch of deliveries that their jobs have lost for good."""
+    with atomic():
+        rows = delivery_jobs.bury()
+        counting.add_dead(rows)
+        events.record([_event_of_lost(row) for row in rows])
+    return len(rows)
+
+
+def _event_of_lost(row: WebhookDelivery) -> Any:
+    was_last = row.tries >= TRIES
+    return events.webhook_event(
+        "webhook.dead",
+        row.name,
+        subscription_id=f"sub_{row.subscription_id}",
+        event_type=row.event_type,
+        tries=row.tries,
+        status_code=None,
+        error="The last attempt did not come to its end." if was_last else "Its job was cancelled.",
+    )
 
 
 def _disable_overfull() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from jobs import engine
@@ -107,20 +107,32 @@ def enqueue_missing() -> int:
     return len(rows)
 
 
-def mend() -> None:
-    """Find the pending deliveries whose job has ended without them.
+def _lost() -> Any:
+    """The pending deliveries whose job has ended, or was deleted, without them."""
+    unfinished = Job.objects.filter(pk=OuterRef("job_id"), finished_at__isnull=True)
+    return WebhookDelivery.objects.pending().filter(~Exists(unfinished), job_id__isnull=False)
 
-    An operator has cancelled it: the delivery is dead. Its worker died in the last attempt, or the
-    job was deleted: there will be another one.
-    """
-    job = Job.objects.filter(pk=OuterRef("job_id"))
-    lost = WebhookDelivery.objects.pending().filter(
-        ~Exists(job.filter(finished_at__isnull=True)), job_id__isnull=False
-    )
-    over = {"state": DeliveryState.DEAD, "finished_at": Now()}
-    lost.filter(Exists(job.filter(state=State.CANCELLED))).update(**over)
-    lost.filter(tries__gte=TRIES).update(**over)
-    lost.update(job_id=None)
+
+def _hopeless() -> Any:
+    """Those that get no other job: their last attempt is over, or an operator cancelled the job."""
+    cancelled = Job.objects.filter(pk=OuterRef("job_id"), state=State.CANCELLED)
+    return Q(tries__gte=TRIES) | Exists(cancelled)
+
+
+def bury() -> list[WebhookDelivery]:
+    """Declare dead one batch of lost deliveries that get no other job; return them."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        lost = _lost().filter(_hopeless()).order_by("pk")
+        rows = list(lost.select_for_update(skip_locked=skip)[:BATCH])
+        dead = WebhookDelivery.objects.pending().filter(pk__in=[row.pk for row in rows])
+        dead.update(state=DeliveryState.DEAD, finished_at=Now())
+    return rows
+
+
+def mend() -> None:
+    """Let go of the other lost deliveries, so that they get a job once more."""
+    _lost().exclude(_hopeless()).update(job_id=None)
 
 
 def cancel(rows: Any, *, by: str = "", reason: str = "") -> None:
