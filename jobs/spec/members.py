@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
 
-from .durations import LONGEST, parse_duration
+from .durations import LONGEST, format_duration, parse_duration
 from .fields import Document, empty, missing, refuse, wrong_type
 from .identifiers import parse_uuid
 from .timestamps import parse_when
@@ -535,9 +535,17 @@ class Texts(Listed[str]):
 class Duration(Member[timedelta | None]):
     """A length of time: whole seconds, or ISO 8601 text."""
 
-    def __init__(self, about: str = "", *, least: timedelta = timedelta(0), **words: Any) -> None:
+    def __init__(
+        self,
+        about: str = "",
+        *,
+        least: timedelta = timedelta(0),
+        most: timedelta = LONGEST,
+        **words: Any,
+    ) -> None:
         super().__init__(about, **words)
         self.least = least
+        self.most = most
 
     def check(self, value: Any, place: str) -> timedelta:
         if isinstance(value, str):
@@ -549,15 +557,20 @@ class Duration(Member[timedelta | None]):
                 ) from None
         else:
             length = timedelta(seconds=SECONDS.check(value, place))
-        return self.positive(length, place)
+        return self.within(length, place)
 
-    def positive(self, length: timedelta, place: str) -> timedelta:
+    def within(self, length: timedelta, place: str) -> timedelta:
         if length < self.least:
             raise refuse(place, f"The '{place}' field must be positive.", validation="range")
+        if length > self.most:
+            longest = format_duration(self.most)
+            raise refuse(
+                place, f"The '{place}' field is longer than {longest}.", validation="range"
+            )
         return length
 
     def rules(self) -> Schema:
-        return seconds_schema(math.ceil(self.least.total_seconds()))
+        return seconds_schema(math.ceil(self.least.total_seconds()), int(self.most.total_seconds()))
 
 
 class Period(Duration):
@@ -585,7 +598,7 @@ class Period(Duration):
         value = document.get(self.name_ms)
         if value is not None:
             found = timedelta(milliseconds=self.milliseconds.check(value, self.name_ms))
-            return self.positive(found, self.name_ms)
+            return self.within(found, self.name_ms)
         value = document.get(self.name)
         return None if value is None else self.check(value, self.name)
 

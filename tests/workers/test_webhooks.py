@@ -276,6 +276,8 @@ def test_a_subscription_that_nothing_reaches_is_disabled_and_can_be_resumed(api,
         ({"events": ["job.started"], "filter": {"queues": ["other"]}}, set()),
         ({"events": ["job.started"], "filter": {"job_types": ["email.*"]}}, {"job.started"}),
         ({"events": ["job.started"], "filter": {"job_types": ["email"]}}, set()),
+        ({"events": ["job.started"], "filter": {"job_types": ["*", "A.B+C*"]}}, {"job.started"}),
+        ({"events": ["job.started"], "filter": {"queues": ["*", "a.b-1.*"]}}, {"job.started"}),
         ({"events": ["worker.*"], "filter": {"queues": ["default"]}}, set()),
         ({"events": ["job.completed"], "active": False}, set()),
     ],
@@ -333,6 +335,12 @@ def test_no_delivery_causes_another(api):
         ({"events": ["webhook.delivered"]}, "events[0]"),
         ({"filter": {"queue": ["a"]}}, "filter.queue"),
         ({"filter": {"queues": "a"}}, "filter.queues"),
+        ({"filter": {"queues": [""]}}, "filter.queues[0]"),
+        ({"filter": {"queues": ["ok", "a*b"]}}, "filter.queues[1]"),
+        ({"filter": {"queues": ["Mail"]}}, "filter.queues[0]"),
+        ({"filter": {"job_types": ["ü"]}}, "filter.job_types[0]"),
+        ({"filter": {"job_types": ["**"]}}, "filter.job_types[0]"),
+        ({"filter": {"job_types": ["email.send@2"]}}, "filter.job_types[0]"),
         ({"secret": "short"}, "secret"),
         ({"timeout": 61}, "timeout"),
         ({"active": "yes"}, "active"),
@@ -428,6 +436,17 @@ def test_deliveries_are_signed_with_both_secrets_until_the_rotation_is_over(api)
         [False, False, True],
     ]
     assert "previous_secret_until" in new
+
+
+@pytest.mark.parametrize("overlap", ["P99Y", "P31D", 31 * 86_400])
+def test_a_secret_that_is_replaced_does_not_sign_for_years(api, overlap):
+    path = f"{BASE}/{made(api)['id']}/rotate-secret"
+
+    refused = refusal(api.send(path, {"overlap": overlap}))
+
+    assert refused["details"]["field"] == "overlap"
+    assert WebhookSubscription.objects.get().previous_until is None
+    assert api.send(path, {"overlap": "P30D"}).status_code == 200
 
 
 def test_a_project_has_subscriptions_of_its_own_to_the_events_of_its_jobs(settings):

@@ -26,7 +26,7 @@ from jobs.spec.members import (
     words,
 )
 from jobs.spec.operator_requests import Reason
-from jobs.spec.validation import QUEUE_LENGTH, TYPE_LENGTH
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_LENGTH
 
 from ..models import DeliveryState, WebhookFormat
 from ..models.webhook import LONGEST_SECRET
@@ -39,6 +39,10 @@ NEVER_SENT = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
 SENT = sorted(TYPES.keys() - NEVER_SENT)
 PATTERNS = ["*", *sorted({f"{kind.rpartition('.')[0]}.*" for kind in SENT} | {"webhook.*"}), *SENT]
 """What a subscription may name."""
+# A filter that matches no name is a mistake: nothing would be sent, and nobody would hear of it.
+QUEUES = re.compile(rf"(\*|{QUEUE_PATTERN.pattern}\*?)")
+JOB_TYPES = re.compile(r"(\*|[a-zA-Z][a-zA-Z0-9_.+-]*\*?)")
+"""Types of every protocol, or what they begin with."""
 LONGEST_OVERLAP = timedelta(days=30)
 OVERLAP = timedelta(hours=24)
 TIMEOUTS = (5, 60)
@@ -65,9 +69,17 @@ class EventTypes(Texts):
 
 class EventFilter(Members, closed=True):
     queues = Texts(
-        "`mail.*` matches what begins with `mail.`.", longest=QUEUE_LENGTH, most=MOST_PATTERNS
+        "`mail.*` matches what begins with `mail.`.",
+        pattern=QUEUES,
+        longest=QUEUE_LENGTH,
+        most=MOST_PATTERNS,
     )
-    job_types = Texts("The same for types of jobs.", longest=TYPE_LENGTH, most=MOST_PATTERNS)
+    job_types = Texts(
+        "The same for types of jobs.",
+        pattern=JOB_TYPES,
+        longest=TYPE_LENGTH,
+        most=MOST_PATTERNS,
+    )
 
 
 class Url(Text):
@@ -123,9 +135,10 @@ class NewSubscription(ChangeSubscription, Secret, needs=("url", "events")):
 
 
 class RotateSecret(Reason, Secret):
-    overlap = Duration("How long deliveries are signed with the previous secret as well.").default(
-        OVERLAP
-    )
+    overlap = Duration(
+        "How long deliveries are signed with the previous secret as well: 30 days at most.",
+        most=LONGEST_OVERLAP,
+    ).default(OVERLAP)
 
 
 class DeliveryQuery(Page):
