@@ -14,7 +14,7 @@ from ..access.audit import of_caller, record_action
 from ..access.projects import of_worker, scope_to
 from ..access.redaction import redact_job
 from ..http.base import OJSViewSet
-from ..http.dialects import job_reply
+from ..http.dialects import is_preferred, job_reply
 from ..http.paging import bad_cursor, page
 from ..http.parameters import EventQuery, Page
 from ..http.renderers import dumps
@@ -187,7 +187,7 @@ class EventViewSet(OJSViewSet):
             last = found[-1] if found else None
         documents = events.event_documents(found, project=project)
         reached = events.cursor_of(last) if last else after
-        if cloudevents.BATCHED in request.META.get("HTTP_ACCEPT", ""):
+        if is_preferred(request._request, cloudevents.BATCHED):
             return self._batch(documents, reached, has_more=more)
         return Response({"events": documents, "cursor": reached, "has_more": more})
 

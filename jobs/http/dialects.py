@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http import HttpRequest
+
 from .request import Meta
 
 MEDIA_TYPE = "application/openjobspec+json"
@@ -33,6 +35,19 @@ def media_type(meta: Meta) -> str:
     if PLAIN_JSON in accepted and MEDIA_TYPE not in accepted:
         return PLAIN_JSON
     return MEDIA_TYPE_FOR_SDKS if is_sdk(meta) else MEDIA_TYPE
+
+
+def is_preferred(request: HttpRequest, media_type: str) -> bool:
+    """Whether the client accepts a media type by name, and does not prefer plain JSON (RFC 9110
+    §12.5.1)."""
+    accepted = request.accepted_types
+    named = [each.quality for each in accepted if f"{each.main_type}/{each.sub_type}" == media_type]
+    plain = [
+        found.quality
+        for each in (MEDIA_TYPE, PLAIN_JSON)
+        if (found := request.accepted_type(each)) is not None
+    ]
+    return bool(named) and max(named) >= max(plain, default=0)
 
 
 def queue_member(meta: Meta, queue: dict[str, Any]) -> Any:

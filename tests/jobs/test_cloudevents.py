@@ -255,6 +255,24 @@ def test_events_are_read_as_cloudevents(api):
     assert orjson.loads(rest.content) == []
 
 
+@pytest.mark.parametrize(
+    ("accept", "is_batch"),
+    [
+        (cloudevents.BATCHED, True),
+        (f"{cloudevents.BATCHED}; charset=UTF-8, */*", True),
+        (f"application/json;q=0.5, {cloudevents.BATCHED}", True),
+        (f"{cloudevents.BATCHED};q=0.5, application/json", False),
+        (f"{cloudevents.BATCHED};q=0.5, application/openjobspec+json", False),
+        (f"{cloudevents.BATCHED};q=0, */*", False),
+        ("application/*", False),
+    ],
+)
+def test_events_are_read_as_the_client_prefers(api, accept, is_batch):
+    reply = api.get("/ojs/v1/events", headers={"Accept": accept})
+
+    assert (reply["Content-Type"] == cloudevents.BATCHED) == is_batch
+
+
 @once_is_enough
 @pytest.mark.parametrize(
     "trigger",
