@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models.functions import Now
 
-from jobs.models import Job
+from jobs.models import Job, RateLimit
 from jobs.spec.reserved import WEBHOOK_QUEUE
 from tests.factories import ago
 from workers.models import WebhookDelivery
@@ -19,6 +19,7 @@ CARRYING = Job.objects.filter(queue=WEBHOOK_QUEUE)
 def end_pauses() -> int:
     """What waits for its next attempt is due; return how many jobs do."""
     WebhookDelivery.objects.pending().update(next_try_at=ago(1))
+    RateLimit.objects.update(held_until=None, closed_until=None)
     return CARRYING.filter(finished_at=None, scheduled_at__gt=Now()).update(scheduled_at=ago(1))
 
 

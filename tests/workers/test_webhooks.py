@@ -196,6 +196,29 @@ def test_a_receiver_may_say_when_it_takes_more(api, asks, seconds):
     assert before + pause <= row.next_try_at <= after + pause
 
 
+def test_a_receiver_that_limits_its_rate_is_left_alone_for_as_long_as_it_asks(api):
+    """Each request that it refuses would be one of a delivery's few attempts."""
+    with receiving(*[429] * delivery_jobs.EACH) as receiver:
+        receiver.retry_after = "30"
+        made(api, receiver.at())
+        for _ in range(9):
+            complete_a_job(api)
+        before = clock.now()
+        sent(pause_is_over=False)
+        sent(pause_is_over=False)
+        after = clock.now()
+        assert len(receiver.received) == delivery_jobs.EACH, "what was under way"
+        assert WebhookDelivery.objects.filter(tries=0).count() == 9 - delivery_jobs.EACH
+        half_a_minute = timedelta(seconds=30)
+        held_until = RateLimit.objects.get().held_until
+        assert before + half_a_minute <= held_until <= after + half_a_minute
+
+        sent()
+
+    assert set(WebhookDelivery.objects.values_list("state", flat=True)) == {"delivered"}
+    assert len(receiver.received) == 9 + delivery_jobs.EACH
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

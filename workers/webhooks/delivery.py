@@ -43,6 +43,9 @@ from .fan_out import written
 logger = logging.getLogger("workers.webhooks")
 
 LONGEST_PAUSE = PAUSES[-1]
+LONGEST_HOLD = timedelta(minutes=1)
+"""How long other deliveries wait because of one that a receiver put off: after that, one of them
+finds out whether it takes more."""
 REDIRECTS = 3
 KEPT_ATTEMPTS = 20
 SHOWN = 500
@@ -134,8 +137,12 @@ class Outcome:
         A receiver can ask for more time (§7.1), not for less: each attempt is one of a few (§7.2).
         """
         planned = PAUSES[min(self.attempt.number, len(PAUSES)) - 1]
+        return max(planned, self.asked(now))
+
+    def asked(self, now: datetime) -> timedelta:
+        """How long a receiver that limits the rate of requests asks to wait; 0 if it does not."""
         asked = read_retry_after(self.retry_after, now) if self.status == 429 else None
-        return planned if asked is None else max(planned, asked)
+        return max(asked or timedelta(), timedelta())
 
 
 def read_retry_after(text: str, now: datetime) -> timedelta | None:
@@ -264,6 +271,8 @@ def note(outcome: Outcome) -> timedelta | None:
             _note_health(outcome)
             counting.add(outcome)
             events.record([_event(outcome)])
+    if asked := outcome.asked(now):
+        delivery_jobs.hold(outcome.attempt.subscription, now + min(asked, LONGEST_HOLD))
     return outcome.pause(now) if outcome.state == DeliveryState.PENDING else None
 
 

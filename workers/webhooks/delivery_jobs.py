@@ -95,6 +95,12 @@ def limit(subscription: UUID, *, is_failing: bool) -> None:
     engine.limits.make_known({key_of(subscription): _limits(is_failing=is_failing)})
 
 
+def hold(subscription: UUID, until: datetime) -> None:
+    """Send nothing to a subscription before `until`: its receiver limits the rate of requests, and
+    each that it refuses would be one of a delivery's few attempts."""
+    engine.limits.hold(key_of(subscription), until, "The receiver answered 429.")
+
+
 @looks.only_if_any(WebhookDelivery.objects.jobless)
 def enqueue_missing() -> int:
     """Enqueue a job for each of a batch of deliveries that wait for one; return how many."""
