@@ -12,7 +12,7 @@ from ..access.audit import of_caller
 from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
-from ..http.dialects import workflow_reply
+from ..http.dialects import workflow_reply, workflow_request
 from ..http.paging import below_id, page
 from ..http.parameters import WorkflowQuery
 from ..http.rates import show_rate_of_tenants
@@ -34,6 +34,7 @@ class WorkflowViewSet(OJSViewSet):
     def create(self, request: Request) -> Response:
         """Create and start a workflow (OJS workflows §11.1)."""
         document = self.read(required=True)
+        document = workflow_request(request.META, document)
         traces.give_to_workflow(traces.of_headers(request.META), document)
         plan = plan_of(document, clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
@@ -80,7 +81,7 @@ class WorkflowViewSet(OJSViewSet):
         actor = of_caller(self.caller, request)
         workflow = engine.cancel_workflow(self._find(workflow_id).pk, actor=actor)
         document = workflow_document(self._find(str(workflow.pk)))
-        nodes = document.get("steps") or document.get("jobs") or []
+        nodes = document.get("jobs") or document.get("steps") or []
         states = [node["state"] for node in nodes]
         document |= {
             "steps_cancelled": states.count("cancelled"),

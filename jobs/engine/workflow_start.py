@@ -120,10 +120,4 @@ class WorkflowBuilder:
 def _remembered(plan: Plan) -> list[Any]:
     if plan.type in SEQUENCES:
         return [node.document for node in plan.nodes]
-    if plan.type == WorkflowType.DAG:
-        return [
-            {"id": step.name, "type": step.job.type, "depends_on": step.depends_on}
-            for step in plan.nodes
-            if isinstance(step, Step)
-        ]
-    return []
+    return plan.drawn

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from ..spec.workflow_plans import StepOptions
 from .request import Meta
 
 MEDIA_TYPE = "application/openjobspec+json"
@@ -28,6 +29,11 @@ MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'
 
 def is_sdk(meta: Meta) -> bool:
     return "HTTP_OJS_VERSION" in meta
+
+
+def is_go_sdk(meta: Meta) -> bool:
+    """The others send `1.0`."""
+    return meta.get("HTTP_OJS_VERSION", "").startswith("1.0.0-rc.")
 
 
 def media_type(meta: Meta) -> str:
@@ -70,3 +76,31 @@ def job_reply(job: dict[str, Any]) -> dict[str, Any]:
 def workflow_reply(workflow: dict[str, Any]) -> dict[str, Any]:
     """A workflow as `workflow`, and as others read it, at the top level."""
     return workflow | {"workflow": workflow}
+
+
+CALLBACKS_OF_GO = {
+    "on-complete": "on_complete",
+    "on-success": "on_success",
+    "on-failure": "on_failure",
+}
+"""Step id → callback."""
+
+
+def workflow_request(meta: Meta, document: dict[str, Any]) -> dict[str, Any]:
+    """A workflow as other clients send it. The Go SDK sends a batch as a graph too, but marks its
+    callbacks only by their ids."""
+    steps = document.get("steps")
+    if not (is_go_sdk(meta) and type(steps) is list):
+        return document
+    if not all(type(step) is dict and type(step.get("id")) is str for step in steps):
+        return document
+    jobs = [step["id"] for step in steps if step["id"] not in CALLBACKS_OF_GO]
+    return document | {"steps": [_marked(step, jobs) for step in steps]}
+
+
+def _marked(step: dict[str, Any], jobs: list[str]) -> dict[str, Any]:
+    callback = CALLBACKS_OF_GO.get(step["id"])
+    options = step.get("options") or {}
+    if callback is None or step.get("depends_on") != jobs or type(options) is not dict:
+        return step
+    return step | {"options": {StepOptions.callback_type.name: callback, **options}}

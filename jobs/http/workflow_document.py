@@ -22,6 +22,8 @@ STEP_STATE = {
     State.DISCARDED: "failed",
 }
 """A step's state by OJS workflows §4.4; a graph shows the state of the job (HTTP §14)."""
+GRAPH_STATE = {"waiting": "pending", "not_fired": "cancelled"}
+"""The same for what has no job."""
 FAILED = (State.DISCARDED, *WorkflowState.failures())
 """States of a job or nested workflow that has failed."""
 SHORT = ("index", "id", "job_id", "type")
@@ -114,7 +116,24 @@ def _document(tree: Tree, workflow: Workflow, left: dict[UUID, Any]) -> dict[str
         }
     if workflow.callbacks:
         document["callbacks"] = _callbacks(tree, workflow, left)
+        if workflow.is_drawn:
+            document["steps"] = _drawn(workflow, nodes, document["callbacks"])
     return document
+
+
+def _drawn(
+    workflow: Workflow, jobs: Sequence[dict[str, Any]], callbacks: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The jobs and callbacks of a batch in the form in which it was sent, as a graph (HTTP §14)."""
+    found = [*jobs]
+    for index, step in enumerate(workflow.steps[workflow.size :], start=workflow.size):
+        edges = {name: step[name] for name in ("id", "depends_on")}
+        found.append({"index": index, **edges, **callbacks[step["callback"]]})
+    steps = []
+    for node in found:
+        state = node.get("job_state") or GRAPH_STATE.get(node["state"], node["state"])
+        steps.append(node | {"state": state})
+    return steps
 
 
 def _summary(workflow: Workflow) -> dict[str, Any]:
@@ -144,7 +163,7 @@ def _node(tree: Tree, workflow: Workflow, index: int, left: dict[UUID, Any]) -> 
     node = tree.node(workflow, index)
     graph = workflow.type == WorkflowType.DAG
     document: dict[str, Any] = {"index": index}
-    if graph:
+    if workflow.is_drawn:
         document |= {name: workflow.steps[index][name] for name in ("id", "depends_on")}
     if workflow.type == WorkflowType.SAGA:
         name = workflow.step_name(index)

@@ -49,7 +49,7 @@ class Workflow(models.Model):
     depth = models.PositiveSmallIntegerField(default=1)
     steps = models.JSONField(default=list)
     """The nodes of a chain or saga as sent: what has not been created yet; of a graph, its names
-    and edges."""
+    and edges. Of a batch that was sent as a graph, those of its jobs and then of its callbacks."""
     size = models.PositiveIntegerField(default=0)
     """Number of nodes: jobs, and workflows inside."""
     job_count = models.PositiveIntegerField(default=0)
@@ -118,6 +118,11 @@ class Workflow(models.Model):
     def has_steps(self) -> bool:
         """Whether its nodes are called steps, not jobs."""
         return self.is_sequence or self.type == WorkflowType.DAG
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it was sent as a graph: its nodes have names and edges."""
+        return self.type in (WorkflowType.DAG, WorkflowType.BATCH) and bool(self.steps)
 
     @property
     def is_saga(self) -> bool:

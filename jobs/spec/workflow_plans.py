@@ -71,6 +71,14 @@ class CompensationRequest(Members, component="Compensation"):
     options = Object(of=NestedOptions)
 
 
+class StepOptions(NestedOptions, component="StepOptions"):
+    callback_type = Choice(
+        words("on_complete", "on_success", "on_failure"),
+        "Of a step of a graph: makes the graph a batch, and the step, which depends on all of its "
+        "jobs, this callback. Elsewhere it means nothing.",
+    )
+
+
 class StepRequest(Members, component="Step"):
     # Validated as a job's type, or as a workflow's.
     type = Text(
@@ -79,7 +87,7 @@ class StepRequest(Members, component="Step"):
     )
     args = Array()
     meta = Envelope.meta
-    options = Object(of=NestedOptions)
+    options = Object(of=StepOptions)
     # A step's id names it within its workflow; the server chooses its job's id.
     id = Text("Names the step for `depends_on`.", longest=LONGEST_STEP_ID)
     depends_on = Texts(longest=LONGEST_STEP_ID)
@@ -194,6 +202,9 @@ class Plan:
     callbacks: dict[str, Any] = field(default_factory=dict)
     compensations: dict[str, Any] = field(default_factory=dict)
     """Index of a node → the job that undoes it."""
+    drawn: list[dict[str, Any]] = field(default_factory=list)
+    """The names and edges of a graph; of a batch that was sent as one, those of its jobs, then of
+    its callbacks."""
 
     @property
     def job_count(self) -> int:
@@ -315,6 +326,7 @@ def _plan(
         plan.callbacks = _callbacks(document, path, check, defaults)
     if kind == "dag":
         _check_graph(plan, place)
+        _take_callbacks(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
         NODES[kind].name: documents
     }
@@ -552,6 +564,58 @@ def _check_graph(plan: Plan, place: str) -> None:
             "The steps depend on each other in a circle.",
             steps=[str(s) for s in circle[:20]],
         )
+
+
+def _take_callbacks(plan: Plan, place: str) -> None:
+    """Make a graph with callbacks among its steps the batch that it describes (§6).
+
+    Public SDKs send a batch as its jobs, followed by its callbacks as steps after all of them.
+    """
+    steps = [node for node in plan.nodes if isinstance(node, Step)]
+    called: dict[str, Step] = {}
+    for index, step in enumerate(steps):
+        options = step.document.get("options") or {}
+        with _place(f"{place}[{index}].options"):
+            name = StepOptions.callback_type.read(options)
+        if name in called:
+            raise refuse(
+                f"{place}[{index}].options.{StepOptions.callback_type.name}",
+                f"Step {called[name].name!r} is the callback '{name}' already.",
+            )
+        if name:
+            called[name] = step
+    callbacks = {step.name for step in called.values()}
+    jobs = [step for step in steps if step.name not in callbacks]
+    if callbacks:
+        _check_batch(steps, callbacks, place)
+        plan.type = WorkflowType.BATCH
+        plan.nodes = list(jobs)
+    plan.drawn = [_drawn(step) for step in jobs]
+    for name, step in called.items():
+        options = {**step.document["options"]}
+        del options[StepOptions.callback_type.name]
+        plan.callbacks[name] = step.document | {"options": options}
+        plan.drawn.append(_drawn(step) | {"callback": name})
+
+
+def _check_batch(steps: Sequence[Step], callbacks: Collection[str], place: str) -> None:
+    jobs = {step.name for step in steps}.difference(callbacks)
+    if not jobs:
+        raise refuse(place, "A batch must have at least one job besides its callbacks.")
+    for index, step in enumerate(steps):
+        where = f"{place}[{index}].{OF_GRAPHS}"
+        if step.name in callbacks and set(step.depends_on) != jobs:
+            raise refuse(
+                where,
+                f"Step {step.name!r} is a callback of a batch: it must depend on all of its jobs, "
+                "and on no other callback.",
+            )
+        if step.name in jobs and step.depends_on:
+            raise refuse(where, f"Step {step.name!r} is a job of a batch: it waits for no other.")
+
+
+def _drawn(step: Step) -> dict[str, Any]:
+    return {"id": step.name, "type": step.job.type, OF_GRAPHS: step.depends_on}
 
 
 def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:

@@ -190,7 +190,7 @@ def assert_workflow_created(
 def _step_types(workflow: Workflow) -> list[str]:
     """Return the job types of its steps; a nested workflow is listed by its own type."""
     if workflow.steps:
-        return [step["type"] for step in workflow.steps]
+        return [step["type"] for step in workflow.steps[: workflow.size]]
     jobs = workflow.jobs.filter(workflow_index__isnull=False)
     nodes = [*jobs.values_list("workflow_index", "type")]
     nodes += workflow.children.filter(index__isnull=False).values_list("index", "type")

@@ -134,6 +134,120 @@ def test_the_callbacks_of_a_batch_follow_the_matrix_with_all_results(api, outcom
     assert {name for name, call in after["callbacks"].items() if call["job_id"]} == fired
 
 
+def drawn(dialect, jobs=("a", "b"), after=None):
+    """A batch with all callbacks, as the Python or the Go SDK sends it: a graph of steps."""
+    steps = [job(name) | {"id": name, "depends_on": []} for name in jobs]
+    for name in CALLBACKS:
+        call = {"type": name, "args": [], "depends_on": list(jobs if after is None else after)}
+        if dialect == "python":
+            options = {"callback_type": name, "queue": "calls"}
+            steps.append(call | {"id": name, "options": options})
+        else:
+            steps.append(call | {"id": name.replace("_", "-")})
+    return {"name": "b", "steps": steps}
+
+
+OF_GO = {"OJS-Version": "1.0.0-rc.1"}
+HEADERS = {"python": {"OJS-Version": "1.0"}, "go": OF_GO}
+
+
+@pytest.mark.parametrize("dialect", HEADERS)
+@pytest.mark.parametrize(
+    ("outcomes", "fired"),
+    [((1, 2), {"on_complete", "on_success"}), ((1, None), {"on_complete", "on_failure"})],
+    ids=["all succeeded", "one failed"],
+)
+def test_a_graph_with_callbacks_is_a_batch(api, dialect, outcomes, fired):
+    reply = api.send("workflows", drawn(dialect), headers=HEADERS[dialect])
+    assert reply.status_code == 201, reply.content
+    batch = reply.json()["workflow"]
+    assert (batch["type"], batch["metadata"]["job_count"]) == ("batch", 2)
+    shown = [(step["type"], step["state"], step["depends_on"]) for step in batch["steps"]]
+    assert shown == [("a", "available", []), ("b", "available", [])] + [
+        (name, "pending", ["a", "b"]) for name in CALLBACKS
+    ]
+    assert [step["id"] for step in batch["steps"]] == [
+        step["id"] for step in drawn(dialect)["steps"]
+    ]
+    assert [bool(step["job_id"]) for step in batch["steps"]] == [True] * 2 + [False] * 3
+    run(api, *outcomes)
+
+    queue = "calls" if dialect == "python" else "default"
+    calls = api.fetch(queue, count=9)
+    assert {call["type"] for call in calls} == fired
+    assert all(len(call["parent_results"]) == 2 for call in calls)
+    assert not any("callback_type" in call for call in calls)
+    for call in calls:
+        api.ack(call["id"])
+    after = look(api, batch)
+    assert after["state"] == "completed"
+    ended = {step["type"]: step["state"] for step in after["steps"]}
+    assert {name for name in CALLBACKS if ended[name] == "completed"} == fired
+    assert {ended[name] for name in CALLBACKS if name not in fired} == {"cancelled"}
+    assert ended["b"] == ("completed" if outcomes[1] else "discarded")
+
+
+def test_a_cancelled_batch_that_was_sent_as_a_graph_counts_its_jobs(api):
+    batch = create(api, **drawn("python"))
+
+    cancelled = api.delete(f"/ojs/v1/workflows/{batch['id']}").json()["workflow"]
+
+    assert (cancelled["state"], cancelled["steps_cancelled"]) == ("cancelled", 2)
+    assert states(cancelled) == ["cancelled"] * 5
+
+
+@pytest.mark.parametrize(
+    ("headers", "document"),
+    [({"OJS-Version": "1.0"}, drawn("go")), (OF_GO, drawn("go", after=["a"]))],
+    ids=["from another client", "after some of the jobs"],
+)
+def test_step_ids_alone_make_a_batch_only_as_the_go_sdk_sends_it(api, headers, document):
+    reply = api.send("workflows", document, headers=headers)
+
+    assert (reply.status_code, reply.json()["type"]) == (201, "dag")
+
+
+NO_BATCHES = {
+    "after some of the jobs": (drawn("python", after=["a"]), "$.steps[2].depends_on"),
+    "jobs in an order": (
+        {
+            "steps": [
+                job() | {"id": "a"},
+                job() | {"id": "b", "depends_on": ["a"]},
+                job(callback_type="on_failure") | {"id": "c", "depends_on": ["a", "b"]},
+            ]
+        },
+        "$.steps[1].depends_on",
+    ),
+    "no jobs": (drawn("python", jobs=()), "$.steps"),
+    "unknown callback": (
+        {"steps": [job() | {"id": "a"}, job(callback_type="on_luck") | {"id": "b"}]},
+        "$.steps[1].options.callback_type",
+    ),
+    "callback twice": (
+        {
+            "steps": [job() | {"id": "a"}]
+            + [
+                job(callback_type="on_failure") | {"id": name, "depends_on": ["a"]}
+                for name in ("b", "c")
+            ]
+        },
+        "$.steps[2].options.callback_type",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_BATCHES)
+def test_a_graph_with_callbacks_that_is_no_batch_is_refused(api, case):
+    document, path = NO_BATCHES[case]
+
+    reply = api.send("workflows", document)
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["validation_errors"][0]["path"] == path
+    assert not Workflow.objects.exists()
+
+
 def test_a_batch_fails_when_a_callback_fails(api):
     batch = create(api, type="batch", jobs=[job()], callbacks={"on_complete": job("call")})
     run(api, 1)

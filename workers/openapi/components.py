@@ -11,7 +11,7 @@ from jobs.spec.rate_policy import JobLimits, QueueLimits, Rate, Throttle
 from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
-from jobs.spec.workflow_plans import CompensationRequest, StepRequest, WorkflowRequest
+from jobs.spec.workflow_plans import CompensationRequest, StepOptions, StepRequest, WorkflowRequest
 from workers.bindings.ojs.requests import Ack, ErrorMembers, Nack
 
 from .schema import (
@@ -297,6 +297,7 @@ COMPONENTS: dict[str, Schema] = {
         Policy,
         QueueConfig,
         Rate,
+        StepOptions,
         StepRequest,
         CompensationRequest,
         Throttle,
