@@ -104,6 +104,7 @@ declare(
     admin("jobs.retrieve", READ, OWN, reads=True, hides=True),
     admin("jobs.cancel", WRITE, OWN, hides=True),
     admin("jobs.retry", WRITE, OWN, hides=True),
+    admin("jobs.prioritize", WRITE, OWN, hides=True),
     admin("bulk.retry", WRITE, OWN),
     admin("bulk.retry_dead", WRITE, OWN),
     admin("bulk.cancel", WRITE, OWN),

@@ -83,6 +83,10 @@ class QueueOperationsViewSet(OJSViewSet):
             {
                 "queue": name,
                 "counts_by_priority": {str(level): jobs for level, jobs in levels.items()},
+                # As the admin UI reads it.
+                "distribution": [
+                    {"priority": level, "count": jobs} for level, jobs in levels.items()
+                ],
                 "total": sum(levels.values()),
             }
         )

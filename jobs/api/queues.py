@@ -13,6 +13,7 @@ from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import of_worker, scope_to
 from ..access.redaction import redact_job
+from ..errors import InvalidRequest
 from ..http.base import OJSViewSet
 from ..http.dialects import is_preferred, job_reply
 from ..http.paging import bad_cursor, page
@@ -28,6 +29,8 @@ from ..spec.operator_requests import NewQueue, RetryDead, read_new_queue, read_o
 from ..spec.timestamps import format_timestamp, parse_timestamp
 from ..store import standby
 from ..store.database import atomic
+from .admin.paging import page as admin_page
+from .admin.paging import page_of_list
 from .jobs import errors_by_job, full_envelope, parse_id
 
 MAX_DEAD = 100
@@ -174,6 +177,10 @@ class EventViewSet(OJSViewSet):
         limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters, project).order_by("id")
         after = parameters.get("after") or parameters.get("cursor")
+        if EventQuery.page.read(parameters) or EventQuery.per_page.read(parameters):
+            if after:
+                raise InvalidRequest("Pages by number have no cursor.", field="page")
+            return self._numbered(request, rows.order_by("-id"))
         if after:
             cursor = events.parse_cursor(after)
             if cursor is None:
@@ -190,6 +197,32 @@ class EventViewSet(OJSViewSet):
         if is_preferred(request._request, cloudevents.BATCHED):
             return self._batch(documents, reached, has_more=more)
         return Response({"events": documents, "cursor": reached, "has_more": more})
+
+    def _numbered(self, request: Request, rows: Any) -> Response | HttpResponse:
+        """A page by number, newest first, as the admin UI reads them."""
+        parameters, project = request.query_params, self.caller.project
+        if project:
+            own, _, more = _of_project(rows, project, LOOKED_AT)
+            found, pagination = page_of_list(parameters, own)
+            if more:
+                pagination["total_is_minimum"] = True
+        else:
+            found, pagination = admin_page(parameters, rows)
+        # A cursor is an event here.
+        pagination.pop("next_cursor", None)
+        documents, more = events.event_documents(found, project=project), pagination["has_more"]
+        newest = events.cursor_of(found[0]) if found else None
+        if cloudevents.BATCHED in request.META.get("HTTP_ACCEPT", ""):
+            return self._batch(documents, newest, has_more=more)
+        return Response(
+            {
+                "events": documents,
+                "items": documents,
+                "cursor": newest,
+                "has_more": more,
+                "pagination": pagination,
+            }
+        )
 
     @staticmethod
     def _batch(documents: Any, cursor: str | None, *, has_more: bool) -> HttpResponse:
@@ -220,6 +253,7 @@ def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
 
 FILTERS = {
     "types": "type",
+    "type": "type",
     "event_types": "type",
     "queues": "queue",
     "queue": "queue",

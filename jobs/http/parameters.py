@@ -173,6 +173,11 @@ class EventQuery(Cursor):
     job_id = Word(SEVERAL)
     subject = Word(SEVERAL)
     worker_id = Word(SEVERAL)
+    type = Word("The same as `types`.")
+    page = WholeNumber(
+        "Pages by number, newest first, instead of the order of a cursor.", least=1, most=10_000
+    )
+    per_page = WholeNumber("Entries of such a page.", least=1, most=100)
 
 
 class FollowQuery(Members):

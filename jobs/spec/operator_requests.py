@@ -127,6 +127,10 @@ class LimitsOverride(QueueLimits, component="RateLimitOverride"):
 # The Admin API
 
 
+class Prioritize(Reason):
+    priority = Priority().required()
+
+
 class MomentText(Text):
     """A timestamp that is parsed later, as in a query."""
 

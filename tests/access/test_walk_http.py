@@ -127,6 +127,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "OJS checkpoint.destroy": on("active"),
     "OJS autoscaling.retrieve": lambda s: Said("", None, "queues=default"),
     "ADMIN jobs.retry": on("dead"),
+    "ADMIN jobs.prioritize": on("available", priority=5),
     "ADMIN bulk.retry": lambda s: Said("", dead(s)),
     "ADMIN bulk.retry_dead": lambda s: Said("", CONFIRMED | {"filter": {"queue": s.queue}}),
     "ADMIN bulk.cancel": lambda s: Said("", fleet(s)),

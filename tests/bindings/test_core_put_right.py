@@ -116,7 +116,7 @@ def test_every_answer_has_the_standard_headers(api, method, path):
 @pytest.mark.parametrize(
     ("path", "wrong", "right"),
     [
-        ("events", "type", "types"),
+        ("events", "tpye", "types"),
         ("jobs", "status", "state"),
         ("workflows", "status", "state"),
         ("cron", "active", "enabled"),

@@ -42,7 +42,8 @@ class PoolViewSet(AdminViewSet):
         found, pagination = page(request.query_params, Pool.objects.order_by("name"))
         does = pools.activity(found)
         items = [document(pool, does[pool.pk]) for pool in found]
-        return Response({"items": items, "pagination": pagination})
+        # `pools`: as the admin UI reads them.
+        return Response({"items": items, "pools": items, "pagination": pagination})
 
     def retrieve(self, request: Request, name: str) -> Response:
         """One pool."""

@@ -1,4 +1,4 @@
-"""Jobs for operators: search, inspect, cancel, retry (OJS admin API §7)."""
+"""Jobs for operators: search, inspect, cancel, retry, prioritize (OJS admin API §7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...errors import JobNotFound
 from ...http.parameters import JobSearch
 from ...http.request import Request
 from ...models import Job
-from ...spec.operator_requests import Reason
+from ...spec.operator_requests import Prioritize, Reason
 from ...spec.timestamps import format_timestamp
 from ...store.database import atomic
 from ..jobs import parse_id
@@ -41,6 +41,19 @@ class AdminJobViewSet(AdminViewSet):
         if job is None:
             raise JobNotFound(job_id)
         return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
+
+    def prioritize(self, request: Request, job_id: str) -> Response:
+        """Change the priority of a waiting job."""
+        body = self.read(Prioritize, required=True)
+        priority = Prioritize.priority.read(body)
+        with atomic():
+            change = engine.prioritize(parse_id(job_id), priority)
+            chosen = {"priority": priority}
+            self.audit("change_job", [change.job], selection=chosen, reason=reason_of(body))
+        extra = {"previous_priority": change.previous_priority}
+        return Response(
+            reply(change.job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
+        )
 
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that has not finished, even an active one (§7.3)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...http.paging import bad_cursor, decode_cursor, encode_cursor
 from ...http.parameters import AdminPage
@@ -17,6 +17,7 @@ from ...spec.identifiers import parse_uuid
 COUNTED = 100_000
 """Rows that are counted exactly; beyond that, the total is a lower bound."""
 OFFSET = "offset"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def page(
     return found, pagination
 
 
-def page_of_list(parameters: Any, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """The same for names that are in memory."""
+def page_of_list(parameters: Any, names: Sequence[T]) -> tuple[list[T], dict[str, Any]]:
+    """The same for names, or others, that are in memory."""
     here = place(parameters)
     end = here.offset + here.size
     pagination: dict[str, Any] = {

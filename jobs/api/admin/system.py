@@ -75,13 +75,21 @@ class SystemViewSet(AdminViewSet):
 
 
 def maintenance_document(switch: Maintenance | None) -> dict[str, Any]:
+    begun = None if switch is None else moment(switch.since)
+    ends = None if switch is None else moment(switch.estimated_until or switch.until)
+    document = {
+        "maintenance": switch is not None,
+        "reason": None if switch is None else switch.reason,
+        "enabled_at": begun,
+        "estimated_end": ends,
+        # As the admin UI calls them.
+        "enabled": switch is not None,
+        "started_at": begun,
+        "ends_at": ends,
+    }
     if switch is None:
-        return {"maintenance": False, "reason": None, "enabled_at": None, "estimated_end": None}
-    return {
-        "maintenance": True,
-        "reason": switch.reason,
-        "enabled_at": moment(switch.since),
-        "estimated_end": moment(switch.estimated_until or switch.until),
+        return document
+    return document | {
         "until": moment(switch.until),
         "enabled_by": switch.started_by,
         "refuse_jobs": switch.refuses_jobs,

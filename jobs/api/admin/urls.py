@@ -51,7 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("jobs/bulk/cancel", "bulk-cancel", AdminBulkViewSet, {"post": "cancel"}),
     ("jobs/bulk/delete", "bulk-delete", AdminBulkViewSet, {"post": "delete_finished"}),
     ("jobs", "jobs", AdminJobViewSet, {"get": "list"}),
-    (JOB, "job", AdminJobViewSet, {"get": "retrieve"}),
+    (JOB, "job", AdminJobViewSet, {"get": "retrieve", "patch": "prioritize"}),
     (f"{JOB}/cancel", "job-cancel", AdminJobViewSet, {"post": "cancel"}),
     (f"{JOB}/retry", "job-retry", AdminJobViewSet, {"post": "retry"}),
     *of_history(AdminHistoryViewSet),

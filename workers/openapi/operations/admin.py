@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict
-from jobs.spec.operator_requests import PurgeDead, Reason, RetryDeadFor, SwitchMaintenance
+from jobs.spec.operator_requests import (
+    Prioritize,
+    PurgeDead,
+    Reason,
+    RetryDeadFor,
+    SwitchMaintenance,
+)
 
 from ..operation import Operation, Reply
 from ..refusals import KEPT, NO_JOB, refuses
@@ -78,6 +84,7 @@ WHOLE = obj(
     worker_id=text(),
     redacted=boolean('Values of the keys in `OJS["REDACT_KEYS"]` are hidden.'),
     previous_state=ref("JobState"),
+    previous_priority=integer(),
     re_enqueued_at=TIME,
     job=free("The same job again."),
 )
@@ -91,17 +98,28 @@ DETAIL = Reply(
     "The job: its members at the top level, and as `job`.", WHOLE, KNOWN | {"job": KNOWN}
 )
 MAINTENANCE = obj(
-    "maintenance reason enabled_at estimated_end",
+    "maintenance reason enabled_at estimated_end enabled started_at ends_at",
     maintenance=boolean(),
     reason=nullable(text()),
     enabled_at=nullable(TIME),
     estimated_end=nullable(TIME),
+    enabled=boolean("The same as `maintenance`."),
+    started_at=nullable(TIME | {"description": "The same as `enabled_at`."}),
+    ends_at=nullable(TIME | {"description": "The same as `estimated_end`."}),
     until=nullable(TIME),
     enabled_by=text(),
     refuse_jobs=boolean(),
     disabled_at=TIME,
 )
-NONE = {"maintenance": False, "reason": None, "enabled_at": None, "estimated_end": None}
+NONE = {
+    "maintenance": False,
+    "reason": None,
+    "enabled_at": None,
+    "estimated_end": None,
+    "enabled": False,
+    "started_at": None,
+    "ends_at": None,
+}
 POINT = {
     "timestamp": "2026-02-12T10:30:00.000Z",
     "processed": 112,
@@ -119,6 +137,14 @@ OPERATIONS = {
     ("GET", f"{BASE}/jobs"): Operation("Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1."),
     ("GET", f"{BASE}/jobs/{{job_id}}"): Operation(
         "Admin", "Everything about a job", {200: DETAIL}, refusals=NO_JOB
+    ),
+    ("PATCH", f"{BASE}/jobs/{{job_id}}"): Operation(
+        "Admin",
+        "Change the priority of a waiting job",
+        {200: DETAIL},
+        body=Prioritize,
+        example={"priority": 10, "reason": "customer waits"},
+        refusals=NO_JOB + refuses(Conflict, "The job is neither available nor scheduled."),
     ),
     ("POST", f"{BASE}/jobs/{{job_id}}/cancel"): Operation(
         "Admin",

@@ -18,6 +18,7 @@ from ..schema import (
     boolean,
     enum,
     free,
+    integer,
     nullable,
     number,
     obj,
@@ -190,12 +191,21 @@ OPERATIONS = {
             200: Reply(
                 "Priority → jobs.",
                 obj(
-                    "queue counts_by_priority total",
+                    "queue counts_by_priority distribution total",
                     queue=text(),
                     counts_by_priority={"type": "object", "additionalProperties": COUNT},
+                    distribution=array(obj("priority count", priority=integer(), count=COUNT)),
                     total=COUNT,
                 ),
-                {"queue": "email", "counts_by_priority": {"0": 40, "10": 2}, "total": 42},
+                {
+                    "queue": "email",
+                    "counts_by_priority": {"0": 40, "10": 2},
+                    "distribution": [
+                        {"priority": 0, "count": 40},
+                        {"priority": 10, "count": 2},
+                    ],
+                    "total": 42,
+                },
             )
         },
         refusals=NO_QUEUE,

@@ -216,13 +216,18 @@ OPERATIONS = {
                     events=array(ref("Event")),
                     cursor=nullable(text()),
                     has_more=boolean(),
+                    items=array(ref("Event")),
+                    pagination=free("As of the lists of the Admin API."),
                 ),
                 {"events": [EVENT], "cursor": EVENT["id"], "has_more": False},
                 headers=(standby.HEADER,),
             )
         },
         "OJS events §6.4. With `Accept: application/cloudevents-batch+json` the body is an array "
-        "of CloudEvents, and the cursor is in `OJS-Cursor` and `OJS-Has-More`.",
+        "of CloudEvents, and the cursor is in `OJS-Cursor` and `OJS-Has-More`. With `page` or "
+        "`per_page`, pages are newest first, for the admin UI: the cursor is that of the newest "
+        "event of the page, and `items` are the same events. For the key of a project, such pages "
+        "end with the newest 2000 events of all projects.",
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",

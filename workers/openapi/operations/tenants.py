@@ -198,11 +198,12 @@ OPERATIONS = {
             200: Reply(
                 "By name.",
                 obj(
-                    "items pagination",
+                    "items pools pagination",
                     items=array(obj(OF_POOL, **POOL_MEMBERS)),
+                    pools=array(obj(OF_POOL, **POOL_MEMBERS)),
                     pagination=PAGINATION,
                 ),
-                {"items": [CRITICAL], "pagination": FIRST},
+                {"items": [CRITICAL], "pools": [CRITICAL], "pagination": FIRST},
             )
         },
         "OJS fair scheduling §10.1.",
