@@ -13,7 +13,7 @@ from ..access.projects import scope_to
 from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
 from ..http.base import OJSViewSet
-from ..http.dialects import queue_member
+from ..http.dialects import purge_reply, queue_member
 from ..http.request import Request
 from ..models import Job, Queue
 from ..record import counts, dashboard
@@ -214,7 +214,8 @@ class QueueOperationsViewSet(OJSViewSet):
         purged = len(engine.bulk.purge(jobs, states))
         _, more = engine.bulk.preview(engine.bulk.purgeable(jobs, states), most=0)
         self._trace("purge_queue", name, count=purged, reason=reason, states=names)
-        return Response({"purged_count": purged, "states": names, "has_more": more})
+        document = {"purged_count": purged, "states": names, "has_more": more}
+        return Response(purge_reply(request.method, document))
 
 
 def checked(name: str) -> str:

@@ -59,6 +59,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{QUEUE}/resume", "queue-resume", Queues, {"post": "resume"}),
     (f"{QUEUE}/config", "queue-config", Queues, {"get": "configuration", "put": "configure"}),
     (f"{QUEUE}/jobs", "queue-jobs", Queues, {"delete": "purge"}),
+    # As the command line calls it.
+    (f"{QUEUE}/purge", "queue-purge", Queues, {"post": "purge"}),
     ("v1/rate-limits", "rate-limits", RateLimitViewSet, {"get": "list"}),
     (
         "v1/rate-limits/<str:key>",
@@ -67,6 +69,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         {"get": "retrieve", "put": "override"},
     ),
     (DEAD, "dead-letter", WholeDeadLetterViewSet, {"get": "list", "delete": "purge"}),
+    (f"{DEAD}/purge", "dead-letter-purge", WholeDeadLetterViewSet, {"post": "purge"}),
     (f"{DEAD}/stats", "dead-letter-stats", AdminDeadLetterViewSet, {"get": "stats"}),
     (f"{DEAD}/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),
     (

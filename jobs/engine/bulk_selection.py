@@ -94,6 +94,7 @@ def filtered(
         (BulkFilter.until, "enqueued_at__lt"),
         (BulkFilter.enqueued_after, "enqueued_at__gt"),
         (BulkFilter.since, "enqueued_at__gte"),
+        (BulkFilter.older_than, "finished_at__lt"),
     ):
         if (moment := limit.read(wanted, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})

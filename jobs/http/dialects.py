@@ -78,6 +78,11 @@ def workflow_reply(workflow: dict[str, Any]) -> dict[str, Any]:
     return workflow | {"workflow": workflow}
 
 
+def purge_reply(method: str | None, document: dict[str, Any]) -> dict[str, Any]:
+    """What a purge deleted. The command line, which sends POST, reads the number as `deleted`."""
+    return document | {"deleted": document["purged_count"]} if method == "POST" else document
+
+
 CALLBACKS_OF_GO = {
     "on-complete": "on_complete",
     "on-success": "on_success",

@@ -16,6 +16,7 @@ from .members import (
     Members,
     Moment,
     Object,
+    OlderThan,
     Schema,
     Text,
     Texts,
@@ -123,6 +124,7 @@ class BulkFilter(Members, component="JobFilter", closed=True, rules={"minPropert
     enqueued_after = Moment()
     since = Moment()
     until = Moment()
+    older_than = OlderThan("Finished before then, or longer ago: `7d`.")
     priority = Integer(least=-SMALLINT, most=SMALLINT - 1)
     meta = MetaFilter()
     workflow = Text("Id of a workflow: its jobs, and those of workflows inside it.", longest=36)

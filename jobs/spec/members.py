@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
 
-from .durations import LONGEST, format_duration, parse_duration
+from .durations import LONGEST, SPAN, format_duration, parse_duration, parse_span
 from .fields import Document, empty, missing, refuse, wrong_type
 from .identifiers import parse_uuid
 from .timestamps import parse_when
@@ -670,6 +670,23 @@ class Moment(Declared):
         return dict(MOMENT)
 
 
+class OlderThan(Moment):
+    """A moment, or how long ago that was: `7d`, as typed on a command line."""
+
+    def check(self, value: Any, place: str, now: datetime) -> datetime:
+        text = WHEN.check(value, place)
+        if not SPAN.fullmatch(text):
+            return super().check(text, place, now)
+        try:
+            return now - parse_span(text)
+        except ValueError as problem:
+            raise refuse(place, f"The '{place}' field: {problem}", validation="range") from None
+
+    def rules(self) -> Schema:
+        return {"anyOf": [super().rules(), AGE]}
+
+
+AGE: Schema = {"type": "string", "pattern": r"^[0-9]{1,9}[smhdw]$", "examples": ["7d"]}
 TEXT = Text()
 FILLED = Text(filled=True)
 WHEN = Text(longest=64)

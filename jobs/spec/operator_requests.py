@@ -22,6 +22,7 @@ from .members import (
     Members,
     Moment,
     Object,
+    OlderThan,
     Period,
     Schema,
     Text,
@@ -114,7 +115,7 @@ class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
             "minItems": 1,
         }
     )
-    older_than = Moment()
+    older_than = OlderThan("Finished before then, or longer ago: `7d`.")
 
 
 class LimitsOverride(QueueLimits, component="RateLimitOverride"):
@@ -136,6 +137,13 @@ class MomentText(Text):
 
     def rules(self) -> Schema:
         return dict(MOMENT)
+
+
+class AgeText(MomentText):
+    """The same, or how long ago that was."""
+
+    def rules(self) -> Schema:
+        return OlderThan().rules()
 
 
 class StateWords(Text):
@@ -176,7 +184,7 @@ class DeadFilter(Members):
     error_type = Text("Of the last error.")
     since = MomentText("Discarded then or later.")
     until = MomentText("Discarded before.")
-    older_than = MomentText("The same as `until`.")
+    older_than = AgeText("The same as `until`, or how long ago that is: `7d`.")
 
 
 class PurgeDead(Reason, DeadFilter, Confirmed, needs=("confirm",)):

@@ -11,12 +11,13 @@ from rest_framework.response import Response
 from ... import engine
 from ...access import Binding
 from ...conf import ojs_settings
+from ...http.dialects import purge_reply
 from ...http.parameters import DeadLetterQuery, JobSearch
 from ...http.request import Request
 from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
 from ...spec.fields import Document
-from ...spec.members import Text
+from ...spec.members import OlderThan, Text
 from ...spec.operator_requests import DeadFilter, PurgeDead, RetryDeadFor, read_override
 from ...spec.timestamps import format_timestamp
 from ...store import clock
@@ -34,6 +35,7 @@ NEWEST = 10_000
 TYPES = 100
 MOST = 10_000
 BATCH = 1000
+AGE = OlderThan()
 PURGED = [member for member in DeadFilter.members.values() if isinstance(member, Text)]
 
 
@@ -96,7 +98,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
             dead = filtered(dead, narrowing, self.caller.project, time="finished_at")
-            if (before := moment_of(narrowing, "older_than", now)) is not None:
+            if (before := moment_of(narrowing, "older_than", now, kind=AGE)) is not None:
                 dead = dead.filter(finished_at__lt=before)
                 narrowing["older_than"] = format_timestamp(before)
             chosen |= narrowing
@@ -116,7 +118,8 @@ class AdminDeadLetterViewSet(AdminViewSet):
             selection={"filter": chosen},
             reason=reason_of(body),
         )
-        return Response({"purged_count": purged, "has_more": rest.exists()})
+        document = {"purged_count": purged, "has_more": rest.exists()}
+        return Response(purge_reply(request.method, document))
 
     def stats(self, request: Request) -> Response:
         """The number of jobs by queue and by error (dead letter §10.1)."""

@@ -72,13 +72,15 @@ def filtered(jobs: Any, parameters: Any, project: str, *, time: str = "created_a
     return jobs
 
 
-def moment_of(parameters: Any, name: str, now: datetime) -> datetime | None:
+def moment_of(
+    parameters: Any, name: str, now: datetime, *, kind: Moment = MOMENT
+) -> datetime | None:
     """
     Raises:
         InvalidRequest: the parameter is not a timestamp.
     """
     text = parameters.get(name)
-    return MOMENT.check(SPACE_FOR_PLUS.sub("+", text), name, now) if text else None
+    return kind.check(SPACE_FOR_PLUS.sub("+", text), name, now) if text else None
 
 
 def of_type(jobs: Any, wanted: str) -> Any:

@@ -168,7 +168,12 @@ OPERATIONS = {
             200: Reply(
                 "A limited number per request. Jobs of a workflow that has not ended are kept, as "
                 "are those that other jobs wait for, and are not counted.",
-                obj("purged_count has_more", purged_count=COUNT, has_more=boolean()),
+                obj(
+                    "purged_count has_more",
+                    purged_count=COUNT,
+                    deleted=COUNT | {"description": "The same, in an answer to `POST`."},
+                    has_more=boolean(),
+                ),
                 {"purged_count": 17, "has_more": False},
             )
         },

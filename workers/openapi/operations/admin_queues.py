@@ -133,3 +133,4 @@ ALIASES = {
     (method, f"/ojs/v1/dead-letter{path}"): (method, f"{BASE}/dead-letter{path}")
     for method, path in (("DELETE", ""), ("GET", "/stats"), ("POST", "/retry"))
 }
+ALIASES["POST", "/ojs/v1/dead-letter/purge"] = ("DELETE", f"{BASE}/dead-letter")

@@ -255,6 +255,7 @@ OPERATIONS = {
                 obj(
                     "purged_count states has_more",
                     purged_count=COUNT,
+                    deleted=COUNT | {"description": "The same, in an answer to `POST`."},
                     states=array(text()),
                     has_more=boolean("There are more: repeat the request."),
                 ),
@@ -266,4 +267,4 @@ OPERATIONS = {
         refusals=NO_QUEUE,
     ),
 }
-ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
+ALIASES = {("POST", "/ojs/v1/queues/{name}/purge"): ("DELETE", "/ojs/v1/queues/{name}/jobs")}
