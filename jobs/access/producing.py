@@ -77,6 +77,7 @@ declare(
     ojs("rate-limits.list", PRODUCE, NOTHING, reads=True),
     ojs("rate-limits.retrieve", PRODUCE, NOTHING, reads=True),
     ojs("rate-limits.override", OPERATE, NOTHING),
+    ojs("rate-limits.restore", OPERATE, NOTHING),
     ojs("job-specs.list", WORK, SHARED, reads=True),
     ojs("job-specs.create", OPERATE, NOTHING),
     ojs("job-specs.destroy", OPERATE, NOTHING),

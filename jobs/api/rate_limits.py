@@ -65,24 +65,36 @@ class RateLimitViewSet(OJSViewSet):
             if "held_until" in body:
                 changes["held_until"] = held
                 selection["held_until"] = body["held_until"]
-            RateLimit.objects.filter(pk=key).update(**changes, closed_until=None, updated_at=now)
-            record_action(
-                of_caller(self.caller, request),
-                "change_ratelimit",
-                kind="ratelimit",
-                count=1,
-                selection=selection,
-            )
+            self._change(key, changes, selection)
         return Response(documents([_found(key)])[0])
+
+    def restore(self, request: Request, key: str) -> Response:
+        """End an override: the limits of the key's jobs, or of its queue, hold again."""
+        changes: dict[str, Any] = {"override": {}, "override_until": None}
+        with atomic():
+            if not self._change(key, changes, {"ids": [key], "override": {}}):
+                raise _unknown(key)
+        return Response(documents([_found(key)])[0])
+
+    def _change(self, key: str, changes: dict[str, Any], selection: dict[str, Any]) -> bool:
+        """Change a partition, and tell the audit; return whether there is one."""
+        rows = RateLimit.objects.filter(pk=key)
+        if not rows.update(**changes, closed_until=None, updated_at=clock.now()):
+            return False
+        actor = of_caller(self.caller, self.request)
+        record_action(actor, "change_ratelimit", kind="ratelimit", count=1, selection=selection)
+        return True
 
 
 def _found(key: str) -> RateLimit:
     row = RateLimit.objects.filter(pk=key).first()
     if row is None:
-        raise NotFound(
-            f"Rate limit '{key}' not found.", resource_type="rate_limit", resource_id=key
-        )
+        raise _unknown(key)
     return row
+
+
+def _unknown(key: str) -> NotFound:
+    return NotFound(f"Rate limit '{key}' not found.", resource_type="rate_limit", resource_id=key)
 
 
 def documents(rows: Any) -> Any:

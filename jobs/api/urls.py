@@ -68,6 +68,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         RateLimitViewSet,
         {"get": "retrieve", "put": "override"},
     ),
+    # As the command line and the admin UI call it.
+    (
+        "v1/rate-limits/<str:key>/override",
+        "rate-limit-override",
+        RateLimitViewSet,
+        {"put": "override", "delete": "restore"},
+    ),
     (DEAD, "dead-letter", WholeDeadLetterViewSet, {"get": "list", "delete": "purge"}),
     (f"{DEAD}/purge", "dead-letter-purge", WholeDeadLetterViewSet, {"post": "purge"}),
     (f"{DEAD}/stats", "dead-letter-stats", AdminDeadLetterViewSet, {"get": "stats"}),

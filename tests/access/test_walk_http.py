@@ -153,6 +153,7 @@ HOW: dict[str, Callable[[Scene], Said]] = {
     "ADMIN workers-bulk.quiet": lambda s: Said("", fleet(s)),
     "ADMIN workers-bulk.resume": lambda s: Said("", fleet(s)),
     "ADMIN workers-bulk.terminate": lambda s: Said("", fleet(s)),
+    "ADMIN workers-bulk.direct": lambda s: Said("", fleet(s) | {"directive": "quiet"}),
     "FLARE workers.register": lambda s: Said(
         "", {"worker_id": s.worker, "queues": [s.queue], "job_types": ["a.b"]}
     ),

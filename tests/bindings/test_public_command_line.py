@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from jobs.models import Job, OperatorAction
-from tests.factories import JobFactory, ago
-from tests.ojs_client import refusal
+from tests.factories import JobFactory, WorkerFactory, ago
+from tests.ojs_client import MEDIA_TYPE, refusal
+from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
 
@@ -74,3 +76,64 @@ def test_finished_jobs_are_deleted_by_age(api):
 
     assert (reply.status_code, reply.json()["deleted"]) == (200, 1)
     assert left() == {str(new.pk)}
+
+
+def put(api, path, body):
+    return api.put(f"/ojs/v1/{path}", orjson.dumps(body), MEDIA_TYPE)
+
+
+def test_a_rate_limit_is_overridden_and_restored(api):
+    limit = {"key": "mail", "concurrency": 5}
+    api.pushed(options={"rate_limit": limit})
+    api.fetch()
+    path = "rate-limits/mail/override"
+
+    overridden = put(api, path, {"concurrency": 2})
+    assert (overridden.status_code, overridden.json()["concurrency"]["limit"]) == (200, 2)
+    restored = api.delete(f"/ojs/v1/{path}")
+
+    assert (restored.status_code, restored.json()["concurrency"]["limit"]) == (200, 5)
+    assert [action.selection["override"] for action in OperatorAction.objects.order_by("pk")] == [
+        {"concurrency": 2},
+        {},
+    ]
+
+
+def test_an_override_of_no_rate_limit_cannot_end(api):
+    assert api.delete("/ojs/v1/rate-limits/mail/override").status_code == 404
+
+    assert not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("directive", "before", "after"),
+    [
+        ("quiet", "", "quiet"),
+        ("resume", "quiet", ""),
+        ("terminate", "", "terminate"),
+    ],
+)
+def test_all_workers_get_an_order(api, directive, before, after):
+    for name in "ab":
+        WorkerFactory(worker_id=name, directive=before)
+    order = {"directive": directive}
+    path = "admin/workers/directive"
+    assert refusal(api.send(path, order))["details"]["field"] == "confirm"
+
+    reply = api.send(path, order | {"confirm": True, "reason": "Release 42"})
+
+    assert (reply.status_code, reply.json()["action"]) == (200, directive)
+    assert reply.json()["signalled"] == 2
+    assert set(Worker.objects.values_list("directive", flat=True)) == {after}
+    action = OperatorAction.objects.get()
+    assert (action.count, action.reason, action.selection["all"]) == (2, "Release 42", True)
+
+
+def test_an_order_may_name_workers(api):
+    for name in "ab":
+        WorkerFactory(worker_id=name, labels=[name])
+    order = {"directive": "quiet", "filter": {"label": "a"}, "confirm": True}
+
+    assert api.send("admin/workers/directive", order).json()["workers"] == ["a"]
+
+    assert Worker.objects.get(worker_id="b").directive == ""

@@ -47,6 +47,7 @@ declare(
     admin("workers-bulk.quiet", WRITE, OWN),
     admin("workers-bulk.resume", WRITE, OWN),
     admin("workers-bulk.terminate", WRITE, OWN),
+    admin("workers-bulk.direct", WRITE, OWN),
     admin("pools.list", READ, NOTHING, reads=True),
     admin("pools.retrieve", READ, NOTHING, reads=True),
     admin("pools.configure", WRITE, NOTHING),

@@ -23,16 +23,21 @@ from ..fleet import orders as fleet
 from ..lifecycle import WorkerState
 from ..models import Worker
 from .documents import STATES, known
-from .requests import OneOrSeveral, OrderMany, WorkerFilter
+from .requests import DirectMany, OneOrSeveral, OrderMany, WorkerFilter
 
 MOST = 10_000
 """Maximum number of workers per request."""
+ACTIONS = {
+    WorkerState.QUIET: "quiet",
+    WorkerState.RUNNING: "resume",
+    WorkerState.TERMINATE: "terminate",
+}
 LISTED = 100
 """Maximum number of workers that a response lists."""
 
 
 class AdminWorkerBulkViewSet(AdminViewSet):
-    """`/ojs/v1/admin/workers/bulk/{quiet|resume|terminate}`"""
+    """`/ojs/v1/admin/workers/bulk/{quiet|resume|terminate}`, and `…/workers/directive`"""
 
     resource = "workers-bulk"
 
@@ -48,10 +53,19 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         """Ask every worker that matches to finish its jobs and stop."""
         return self._answer(WorkerState.TERMINATE)
 
+    def direct(self, request: Request) -> Response:
+        """Any of these orders, as the public command line gives it: without a filter, to all."""
+        body = self.read(DirectMany, required=True)
+        return self._carry_out(DirectMany.directive.read(body), body, to_all=True)
+
     def _answer(self, directive: WorkerState) -> Response:
-        body = self.read(OrderMany, required=True)
+        return self._carry_out(directive, self.read(OrderMany, required=True))
+
+    def _carry_out(
+        self, directive: WorkerState, body: Document, *, to_all: bool = False
+    ) -> Response:
         is_dry, reason = OrderMany.dry_run.read(body), reason_of(body)
-        wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body)
+        wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body) or to_all
         if not is_dry:
             confirmed(body, "every worker that matches is ordered.")
         workers = self.scoped(known()).exclude(state=WorkerState.TERMINATED)
@@ -61,7 +75,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
             raise missing("filter")
         ids = list(workers.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
         chosen = Worker.objects.live().filter(pk__in=ids[:MOST])
-        report = _report(self.action, chosen, directive, self.caller.project)
+        report = _report(ACTIONS[directive], chosen, directive, self.caller.project)
         report["has_more"] = len(ids) > MOST
         if is_dry:
             return Response(report | {"dry_run": True})

@@ -70,6 +70,12 @@ class OrderMany(Reason):
     confirm = Boolean("Must be true, except for a dry run.").default(False)
 
 
+class DirectMany(OrderMany):
+    """Without a filter, every worker."""
+
+    directive = Choice(ORDERS, sentence="The '{name}' field must be one of {choices}.").required()
+
+
 class Direct(Reason):
     directive = Choice(ORDERS, sentence="The '{name}' field must be one of {choices}.").required()
 

@@ -41,6 +41,10 @@ urlpatterns = [
     path(f"{MANY}/quiet", Bulk.as_view({"post": "quiet"}), name="admin-workers-quiet"),
     path(f"{MANY}/resume", Bulk.as_view({"post": "resume"}), name="admin-workers-resume"),
     path(f"{MANY}/terminate", Bulk.as_view({"post": "terminate"}), name="admin-workers-terminate"),
+    # As the public command line gives an order to all.
+    path(
+        f"{BASE}/workers/directive", Bulk.as_view({"post": "direct"}), name="admin-workers-direct"
+    ),
     path(f"{ONE}/quiet", Workers.as_view({"post": "quiet"}), name="admin-worker-quiet"),
     path(f"{ONE}/resume", Workers.as_view({"post": "resume"}), name="admin-worker-resume"),
     path(f"{ONE}/terminate", Workers.as_view({"post": "terminate"}), name="admin-worker-terminate"),

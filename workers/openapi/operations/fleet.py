@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs.errors import Conflict, NotFound
 from jobs.models import Source
-from workers.api.requests import Direct, NewMark, OrderMany
+from workers.api.requests import Direct, DirectMany, NewMark, OrderMany
 from workers.fleet.marks import ALL_KINDS
 
 from ..operation import Operation, Reply
@@ -183,6 +183,14 @@ OPERATIONS = {
         "Ask many workers to finish their jobs and stop",
         {200: ORDERED_MANY},
         **MANY,
+    ),
+    ("POST", f"{BASE}/workers/directive"): Operation(
+        "Admin",
+        "Give one of these orders to many workers",
+        {200: ORDERED_MANY},
+        "For the public command line: without a filter, to every worker.",
+        body=DirectMany,
+        example={"directive": "quiet", "confirm": True, "reason": "Release 42"},
     ),
     ("GET", f"{BASE}/workers"): Operation(
         "Admin",

@@ -14,6 +14,7 @@ SPEC = {
     "checksum": "sha256:9f86d081",
     "registered_at": "2026-02-12T10:30:00.000Z",
 }
+NO_LIMIT = refuses(NotFound, "No job has used this key.")
 LIMIT = obj(
     "key on_limit waiting_count",
     key=text(),
@@ -52,7 +53,7 @@ OPERATIONS = {
         "Rate limits",
         "Show a rate limit and its current state",
         {200: Reply("It.", LIMIT, LIMITED)},
-        refusals=refuses(NotFound, "No job has used this key."),
+        refusals=NO_LIMIT,
     ),
     ("PUT", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
@@ -61,6 +62,12 @@ OPERATIONS = {
         "Until `expires_at`, or for good; also before a job uses the key (rate limiting §10.2).",
         body=LimitsOverride,
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
+    ),
+    ("DELETE", "/ojs/v1/rate-limits/{key}/override"): Operation(
+        "Rate limits",
+        "End the override of a rate limit",
+        {200: Reply("It, as it is now.", LIMIT, LIMITED)},
+        refusals=NO_LIMIT,
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(
         "Job specs",
@@ -114,4 +121,6 @@ OPERATIONS = {
         refusals=refuses(NotFound, "There is no spec of this type."),
     ),
 }
-ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
+ALIASES = {
+    ("PUT", "/ojs/v1/rate-limits/{key}/override"): ("PUT", "/ojs/v1/rate-limits/{key}"),
+}
