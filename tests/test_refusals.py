@@ -373,6 +373,12 @@ THERE |= {
     ("cron.create", (413, "metadata_too_large")): enqueuing(
         lambda _: {"meta": {"a": "x" * 70_000}}
     ),
+    ("cron.update", (413, "metadata_too_large")): with_body(
+        {"job_template": {"meta": {"a": "x" * 70_000}}}
+    ),
+    ("cron.update", (422, "invalid_request")): with_body(
+        {"job_template": {"options": {"retry": {"max_attempts": -1}}}}
+    ),
     ("cron.destroy", (409, "conflict")): declared_by_code,
     ("checkpoint.retrieve", (409, "conflict")): by_another_worker,
     ("checkpoint.destroy", (409, "conflict")): by_another_worker,

@@ -21,8 +21,8 @@ from ..http.paging import page
 from ..http.parameters import CronHistoryQuery, CronQuery
 from ..http.request import Request
 from ..models import CronJob, CronRun
-from ..spec.cron_requests import new_cron_job
-from ..spec.operator_requests import SwitchCron
+from ..spec.cron_requests import ChangeCron, changed_cron_job, new_cron_job
+from ..spec.fields import refuse
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -122,8 +122,20 @@ class CronViewSet(OJSViewSet):
         return Response(reply(cron, deleted=True))
 
     def update(self, request: Request, name: str) -> Response:
-        """Enable or disable (§8.5)."""
-        return self._switch(name, SwitchCron.enabled.read(self.read(required=True)))
+        """Enable or disable (§8.5); or change the schedule, the template and the rest."""
+        body = self.read(required=True)
+        named = [member for member in ChangeCron.members if body.get(member) is not None]
+        if not named:
+            there = ", ".join(member.name for member in ChangeCron.described())
+            raise refuse("enabled", f"Name what is to change, one of {there}.")
+        if named == [ChangeCron.enabled.name]:
+            return self._switch(name, bool(ChangeCron.enabled.read(body)))
+        with atomic():
+            cron = engine.change_cron(
+                name, lambda before: changed_cron_job(body, before, clock.now())
+            )
+            self._audit("change_cron", name)
+        return Response(reply(cron))
 
     def pause(self, request: Request, name: str) -> Response:
         return self._switch(name, False)
@@ -154,7 +166,9 @@ class CronViewSet(OJSViewSet):
             raise _unknown(name)
         limit = CronHistoryQuery.limit.read(request.query_params)
         runs = CronRun.objects.filter(cron_name=name).order_by("-id")[:limit]
-        return Response({"name": name, "runs": [run_document(run) for run in runs]})
+        documents = [run_document(run) for run in runs]
+        # `executions`: as the command line reads them.
+        return Response({"name": name, "runs": documents, "executions": documents})
 
 
 def run_document(run: CronRun) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from .control import (
 )
 from .cron import (
     RegisteredCron,
+    change_cron,
     delete_cron,
     enqueue_due_schedules,
     let_time_pass,
@@ -98,6 +99,7 @@ __all__ = [
     "cancel",
     "cancel_jobs",
     "cancel_workflow",
+    "change_cron",
     "children_of",
     "claim",
     "claim_chosen",

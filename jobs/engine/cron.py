@@ -8,7 +8,7 @@ No leader is elected. The reaper that locks a schedule's row decides its occurre
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -202,6 +202,24 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
             CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
             row.refresh_from_db()
     return row
+
+
+def change_cron(name: str, change: Callable[[NewCronJob], NewCronJob]) -> CronJob:
+    """Change a registration, as if it were registered again; its row is locked meanwhile.
+
+    Args:
+        change: returns what it becomes.
+
+    Raises:
+        NotFound: there is none with this name.
+        InvalidSchedule: the expression or the time zone is not valid.
+        InvalidRequest: its jobs name another tenant than its project.
+    """
+    with atomic():
+        row = _found(name)
+        columns = (*COMPARED, "name", "project")
+        before = NewCronJob(enabled=None, **{column: getattr(row, column) for column in columns})
+        return upsert_cron(change(before))[0]
 
 
 def delete_cron(name: str) -> CronJob:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -28,6 +28,9 @@ from .validation import (
     NewJob,
     Options,
     new_job,
+)
+from .validation import (
+    SPELLINGS as OPTION_SPELLINGS,
 )
 
 
@@ -87,6 +90,17 @@ class CronRequest(Template, component="NewCronJob", either=("type", "job_templat
     description = Text(longest=2000)
 
 
+class ChangeCron(Members, component="CronChange"):
+    enabled = Boolean()
+    cron = CronRequest.cron
+    expression = CronRequest.expression
+    schedule = CronRequest.schedule
+    timezone = Text("An IANA name.", longest=64)
+    job_template = Object("What it leaves out stays, also in its `options`.", of=Template)
+    overlap_policy = CronRequest.overlap_policy
+    description = CronRequest.description
+
+
 SPELLINGS = (CronRequest.cron, CronRequest.expression, CronRequest.schedule)
 
 
@@ -126,6 +140,45 @@ def new_cron_job(
         enabled=CronRequest.enabled.read(document),
         description=CronRequest.description.read(document) or "",
     )
+
+
+def changed_cron_job(document: Document, before: NewCronJob, now: datetime) -> NewCronJob:
+    """Check a change of a registration; what it leaves out stays.
+
+    Raises:
+        InvalidRequest: a field is invalid; `details["field"]` names it.
+    """
+    spelled = next((one for one in SPELLINGS if document.get(one.name) is not None), SPELLINGS[0])
+    expression = spelled.read(document) or before.expression
+    timezone = ChangeCron.timezone.read(document) or before.timezone
+    _check_schedule(spelled.name, expression, timezone)
+    template, change = before.template, ChangeCron.job_template.read(document)
+    if change is not None:
+        whole = {"job_template": _changed_template(template, change)}
+        template = _template(whole, partial(new_job, now=now), until=now)
+    description = ChangeCron.description.read(document)
+    return replace(
+        before,
+        expression=expression,
+        timezone=timezone,
+        template=template,
+        overlap_policy=ChangeCron.overlap_policy.read(document) or before.overlap_policy,
+        enabled=ChangeCron.enabled.read(document),
+        description=before.description if description is None else description,
+    )
+
+
+def _changed_template(template: Document, change: Document) -> dict[str, Any]:
+    with inside("job_template"):
+        options = Template.options.read(change) or {}
+    given: set[str] = {*change, *options}
+    # An option that has other spellings, or is among the options or beside them, is one option.
+    given.update(*(names for names in OPTION_SPELLINGS if not given.isdisjoint(names)))
+    stale = given & OPTION_NAMES
+    kept = {name: value for name, value in template.items() if name not in stale}
+    inner = {k: v for k, v in (template.get("options") or {}).items() if k not in stale}
+    whole: dict[str, Any] = {**kept, **change}
+    return whole | {"options": inner | options} if inner or options else whole
 
 
 def _check_schedule(spelling: str, expression: str, timezone: str) -> None:

@@ -298,10 +298,6 @@ class SetValidation(Reason):
     )
 
 
-class SwitchCron(Members):
-    enabled = Boolean().required()
-
-
 # Job specs
 
 

@@ -7,7 +7,9 @@ from datetime import timedelta
 import orjson
 import pytest
 
-from jobs.models import Job, OperatorAction
+from jobs import engine
+from jobs.models import CronJob, Job, OperatorAction
+from jobs.spec.cron_requests import NewCronJob
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.ojs_client import MEDIA_TYPE, refusal
 from workers.models import Worker
@@ -137,3 +139,116 @@ def test_an_order_may_name_workers(api):
     assert api.send("admin/workers/directive", order).json()["workers"] == ["a"]
 
     assert Worker.objects.get(worker_id="b").directive == ""
+
+
+def registered(api, **more):
+    template = {
+        "type": "report.build",
+        "args": ["week"],
+        "options": {"queue": "slow", "priority": 3, "timeout_ms": 5000},
+    }
+    cron = {"name": "report", "expression": "0 9 * * *", "job_template": template}
+    reply = api.send("cron", cron | more)
+    assert reply.status_code == 201, reply.content
+    return reply.json()["cron_job"]
+
+
+def change(api, **body):
+    return api.patch("/ojs/v1/cron/report", orjson.dumps(body), MEDIA_TYPE)
+
+
+def test_the_schedule_of_a_cron_job_is_changed(api):
+    before = registered(api, description="Weekly", timezone="Europe/Berlin")
+
+    reply = change(api, expression="30 10 * * *")
+
+    assert reply.status_code == 200, reply.content
+    after = reply.json()["cron_job"]
+    assert (after["expression"], after["timezone"]) == ("30 10 * * *", "Europe/Berlin")
+    assert after["next_run_at"] != before["next_run_at"]
+    changed = ("cron", "expression", "schedule", "next_run_at")
+    assert {k: v for k, v in after.items() if k not in changed} == {
+        k: v for k, v in before.items() if k not in changed
+    }
+    assert OperatorAction.objects.get().verb == "change_cron"
+
+
+def test_the_job_of_a_cron_job_is_changed_and_what_is_left_out_stays(api):
+    before = registered(api)
+
+    changed = {"type": "report.send", "options": {"queue": "mail", "timeout": 9}}
+    after = change(api, job_template=changed).json()["cron_job"]
+
+    assert after["job_template"] == {
+        "type": "report.send",
+        "args": ["week"],
+        "options": {"queue": "mail", "priority": 3, "timeout": 9},
+    }
+    assert after["next_run_at"] == before["next_run_at"]
+
+
+def test_an_option_beside_the_others_takes_the_place_of_one_among_them(api):
+    registered(api)
+
+    after = change(api, job_template={"queue": "mail"}).json()["cron_job"]
+
+    assert after["queue"] == "mail"
+    assert "queue" not in after["job_template"]["options"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"expression": "99 9 * * *"}, "expression"),
+        ({"cron": "@never"}, "cron"),
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"expression": "0 9 * * *", "enabled": "yes"}, "enabled"),
+        ({"job_template": {"type": "No Type"}}, "job_template.type"),
+        ({"job_template": {"options": {"queue": "NO"}}}, "job_template.queue"),
+        ({}, "enabled"),
+        ({"expresion": "0 9 * * *"}, "enabled"),
+    ],
+)
+def test_a_change_of_a_cron_job_is_checked_as_its_registration(api, body, field):
+    before = registered(api)
+
+    error = refusal(change(api, **body))
+
+    assert error["details"]["field"].removeprefix("$.") == field
+    assert api.see("cron/report").json()["cron_job"] == before
+    assert not OperatorAction.objects.exists()
+
+
+def test_a_cron_job_may_be_changed_and_paused_at_once(api):
+    registered(api)
+
+    after = change(api, expression="30 10 * * *", enabled=False).json()["cron_job"]
+
+    assert (after["status"], after["next_run_at"]) == ("paused", None)
+    again = change(api, expression="0 10 * * *").json()["cron_job"]
+    assert (again["status"], again["next_run_at"]) == ("paused", None)
+
+
+def test_what_only_the_code_may_say_survives_a_change(api):
+    template = {"type": "shop.tasks.SendReport", "args": []}
+    engine.register_cron([NewCronJob("report", "0 9 * * *", template)], site="shop")
+
+    reply = change(api, expression="0 10 * * *")
+    assert reply.status_code == 200, reply.content
+
+    cron = CronJob.objects.get()
+    assert (cron.template, cron.expression, cron.declared_by) == (template, "0 10 * * *", "")
+
+
+def test_there_is_no_cron_job_to_change(api):
+    assert change(api, expression="0 10 * * *").status_code == 404
+
+
+def test_the_history_of_a_cron_job_is_also_called_executions(api):
+    registered(api)
+    api.send("cron/report/trigger")
+
+    body = api.see("cron/report/history", limit=10).json()
+
+    assert [run["outcome"] for run in body["executions"]] == ["triggered"]
+    assert body["executions"] == body["runs"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.spec.bulk_requests import BulkFilter
-from jobs.spec.cron_requests import CronRequest
+from jobs.spec.cron_requests import ChangeCron, CronRequest
 from jobs.spec.lifecycle import State
 from jobs.spec.operator_requests import LimitsOverride
 from jobs.spec.queue_config import QueueConfig
@@ -287,6 +287,7 @@ COMPONENTS: dict[str, Schema] = {
         Ack,
         BulkFilter,
         CronRequest,
+        ChangeCron,
         Envelope,
         ErrorMembers,
         JobLimits,

@@ -11,8 +11,7 @@ from jobs.errors import (
     WorkflowNotFound,
 )
 from jobs.http.parameters import TENANT
-from jobs.spec.cron_requests import CronRequest
-from jobs.spec.operator_requests import SwitchCron
+from jobs.spec.cron_requests import ChangeCron, CronRequest
 from jobs.spec.workflow_plans import WorkflowRequest
 
 from ..operation import Operation, Reply
@@ -223,11 +222,15 @@ OPERATIONS = {
     ),
     ("PATCH", "/ojs/v1/cron/{name}"): Operation(
         "Cron",
-        "Enable or disable a cron job",
+        "Enable, disable or change a cron job",
         {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
-        body=SwitchCron,
+        "What is left out stays. A change of anything but `enabled` takes a cron job over that the "
+        "site's code declares.",
+        body=ChangeCron,
         example={"enabled": False},
-        refusals=NO_CRON,
+        refusals=NO_CRON
+        + refuses(InvalidRetryPolicyRequest, "The template's retry policy is invalid.")
+        + LARGE_META,
     ),
     ("POST", "/ojs/v1/cron/{name}/pause"): cron("Disable a cron job"),
     ("POST", "/ojs/v1/cron/{name}/resume"): cron("Enable a cron job"),
@@ -250,8 +253,13 @@ OPERATIONS = {
         {
             200: Reply(
                 "Newest first.",
-                obj("name runs", name=text(), runs=array(ref("CronRun"))),
-                {"name": "weekday-report", "runs": [RUN]},
+                obj(
+                    "name runs executions",
+                    name=text(),
+                    runs=array(ref("CronRun")),
+                    executions=array(ref("CronRun")),
+                ),
+                {"name": "weekday-report", "runs": [RUN], "executions": [RUN]},
             )
         },
         refusals=NO_CRON,
