@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import Unsupported
 from . import rate_policy, retry
-from .durations import format_duration, parse_duration
+from .durations import SPAN, format_duration, parse_duration, parse_span
 from .fields import Document, refuse
 from .members import (
+    AGE,
     CENTURY,
     Boolean,
     Choice,
@@ -169,8 +170,12 @@ class RetentionMembers(Members, closed=True):
 
 class Retention(Setting):
     rule = Object(of=RetentionMembers)
+    one = Duration("Of all three. From the command line also `24h`.")
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
+        if type(value) in (str, int):
+            period = format_duration(self._of_all(value, place))
+            return {self.key: dict.fromkeys(RetentionMembers.members, period)}
         kept: dict[str, str] = {}
         for state, period in self.rule.check(value, place).items():
             member = RetentionMembers.members.get(state)
@@ -179,6 +184,17 @@ class Retention(Setting):
             if period is not None:
                 kept[state] = format_duration(member.check(period, state))
         return {self.key: kept}
+
+    def _of_all(self, value: Any, place: str) -> timedelta:
+        if type(value) is not str or not SPAN.fullmatch(value):
+            return self.one.check(value, place)
+        try:
+            return parse_span(value)
+        except ValueError as problem:
+            raise refuse(place, f"The '{place}' field: {problem}", validation="range") from None
+
+    def rules(self) -> Schema:
+        return {"anyOf": [super().rules(), self.one.rules(), AGE]}
 
 
 class QueueName(Setting):

@@ -252,3 +252,23 @@ def test_the_history_of_a_cron_job_is_also_called_executions(api):
 
     assert [run["outcome"] for run in body["executions"]] == ["triggered"]
     assert body["executions"] == body["runs"]
+
+
+@pytest.mark.parametrize("period", ["24h", "1d", "P1D", 86_400])
+def test_one_retention_is_that_of_all_jobs_that_ended(api, period):
+    reply = put(api, "admin/queues/email/config", {"retention": period})
+
+    assert reply.status_code == 200, reply.content
+    states = ("completed", "discarded", "cancelled")
+    assert reply.json()["config"]["retention"] == dict.fromkeys(states, "P1D")
+
+
+@pytest.mark.parametrize("period", ["24", "-1d", "soon", "999999999w", -1, True, ["24h"]])
+def test_a_retention_that_is_no_length_of_time_changes_nothing(api, period):
+    put(api, "admin/queues/email/config", {"retention": "1d"})
+
+    error = refusal(put(api, "admin/queues/email/config", {"retention": period}))
+
+    assert error["details"]["field"] == "retention"
+    config = api.see("queues/email/config").json()["config"]
+    assert set(config["retention"].values()) == {"P1D"}
