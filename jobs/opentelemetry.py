@@ -19,6 +19,7 @@ other languages find it too.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -39,6 +40,7 @@ from .models import Job
 from .record import tracing
 from .spec import traces
 from .spec.batches import representatives, shared_targets
+from .spec.error_texts import class_name, legible, message_of
 from .spec.reports import Completion
 from .spec.timestamps import wire_timestamp
 from .spec.traces import BAGGAGE, CONTEXT, LONGEST_BAGGAGE, TRACEPARENT
@@ -103,15 +105,24 @@ class EnqueueSpan:
     """
 
     def __call__(self, job: dict[str, Any], next: Callable[[dict[str, Any]], Any]) -> Any:
-        queue = job["queue"]
-        attributes = _attributes("publish", queue, job["type"], job.get("id"))
+        # They are not checked yet.
+        queue, kind = legible(str(job["queue"])), legible(str(job["type"]))
+        attributes = _attributes("publish", queue, kind, job.get("id"))
         with trace.get_tracer(SCOPE).start_as_current_span(
-            f"{queue} enqueue", kind=SpanKind.PRODUCER, attributes=attributes
+            f"{queue} enqueue",
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             if span.is_recording():
                 span.set_attributes(_details(job.get))
             traces.give(_injected(), [job["meta"]])
-            passed = next(job)
+            try:
+                passed = next(job)
+            except Exception as problem:
+                _fail(span, problem)
+                raise
             span.set_status(OK)
             return passed
 
@@ -288,9 +299,10 @@ class SpanRecorder:
         span = self._begin(name, SpanKind.INTERNAL, {"messaging.system": "ojs"})
         activity = _Activity()
         try:
-            with trace.use_span(span):
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield activity
-        except Exception:
+        except Exception as problem:
+            _fail(span, problem)
             span.end()
             raise
         if activity.touched is None or activity.touched:
@@ -317,7 +329,7 @@ class SpanRecorder:
 
         def answered(refused: Mapping[UUID, str]) -> None:
             for job_id, reason in refused.items():
-                spans[job_id].set_status(Status(StatusCode.ERROR, reason))
+                spans[job_id].set_status(Status(StatusCode.ERROR, legible(reason)))
 
         with _ending(list(spans.values())):
             yield answered
@@ -401,12 +413,14 @@ def _fail(
         hides: only its type, neither its message nor where it was raised.
     """
     kind = type(problem)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    text = HIDDEN if hides else str(problem)
-    if hides:
-        span.add_event("exception", {"exception.type": name, "exception.message": text})
-    else:
-        span.record_exception(problem)
+    name = legible(f"{kind.__module__}.{kind.__qualname__}")
+    text = HIDDEN if hides else message_of(problem)
+    # Not `record_exception`: one text that protobuf cannot carry, and no span of its batch is sent.
+    event = {"exception.type": class_name(kind), "exception.message": text}
+    if not hides:
+        frames = "".join(traceback.format_exception(problem))
+        event["exception.stacktrace"] = legible(frames)
+    span.add_event("exception", event)
     span.set_status(Status(StatusCode.ERROR, text))
     span.set_attributes({"error.type": name, "error.message": text})
     if attempt is not None:

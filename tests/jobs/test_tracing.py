@@ -10,6 +10,7 @@ import pytest
 import sentry_sdk
 from opentelemetry import baggage, trace
 from opentelemetry import context as contexts
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jobs
@@ -125,6 +126,56 @@ def test_an_error_is_recorded(spans, kind):
     assert process.attributes["error.type"] == "builtins.ValueError"
     assert process.attributes["error.message"] == "no route"
     assert process.attributes["ojs.job.error.attempt"] == 1
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("lost for words")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (OSError("cannot open \udcff.txt"), r"cannot open \udcff.txt"),
+        (Mute(), "<exception str() failed>"),
+    ],
+)
+def test_an_error_that_no_text_can_carry_costs_no_other_span_its_export(spans, problem, message):
+    """A collector gets the spans of a process in batches, each of which is encoded as a whole."""
+
+    @handlers.handler("tests.tell")
+    def tell(context: Any) -> None:
+        raise problem
+
+    jobs.enqueue("tests.work", queue="mail")
+    failed = jobs.enqueue("tests.tell", queue="files")
+    testing.run_jobs()
+    handlers.forget("tests.tell")
+
+    (error,) = failed.refresh().errors
+    process = spans("files process")
+    (event,) = process.events
+    told = process.status.description, process.attributes["error.message"]
+    assert {error.message, *told, event.attributes["exception.message"]} == {message}
+    assert error.type.rpartition(".")[2] in event.attributes["exception.stacktrace"]
+    assert encode_spans(spans.all()).resource_spans
+
+
+def test_what_enqueue_middleware_raises_costs_no_other_span_its_export(spans, settings):
+    def refuse(job: Any, next: Any) -> None:
+        raise OSError("cannot open \udcff.txt")
+
+    settings.OJS = settings.OJS | {
+        "ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan", refuse]
+    }
+
+    with pytest.raises(OSError):
+        jobs.enqueue("tests.work", queue="mail\udcff")
+
+    (enqueue,) = spans.all()
+    assert enqueue.name == r"mail\udcff enqueue"
+    assert enqueue.status.status_code == StatusCode.ERROR
+    assert encode_spans([enqueue]).resource_spans
 
 
 def test_a_job_that_asks_to_run_later_has_not_failed(spans):

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from jobs.engine import Failure
 from jobs.options import JSON
+from jobs.spec.error_texts import legible
 from jobs.spec.jsonable import jsonable
 
 from .blocking import in_thread
-from .outcomes import legible
 
 logger = logging.getLogger("workers.job")
 

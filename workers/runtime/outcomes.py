@@ -10,10 +10,10 @@ from uuid import UUID
 
 from jobs.engine import Failure
 from jobs.spec.durations import LONGEST
+from jobs.spec.error_texts import MESSAGE, class_name, legible, message_of
 
 FRAMES = 50
 """Most entries of a backtrace (OJS core §8.1): the last ones, which show what happened."""
-MESSAGE = 10_000
 TYPE = 255
 
 
@@ -109,26 +109,7 @@ def type_name(kind: type[BaseException]) -> str:
     name: str = getattr(kind, "type_on_wire", "")
     if name:
         return name
-    name = kind.__qualname__
-    full = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
-    return legible(full)[:TYPE]
-
-
-def message_of(problem: BaseException) -> str:
-    """The message of an exception, even if its class fails to produce one."""
-    try:
-        text = str(problem)
-    except BaseException:
-        text = "<exception str() failed>"
-    return legible(text[:MESSAGE])
-
-
-def legible(text: str) -> str:
-    """`text` as JSON and databases can carry it: a NUL and half a character become escapes.
-
-    File names and program output may contain them, and errors quote those.
-    """
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+    return class_name(kind)[:TYPE]
 
 
 def backtrace(problem: BaseException) -> list[str]:
