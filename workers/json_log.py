@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from jobs.spec.error_texts import class_name, legible, message_of
 from jobs.spec.timestamps import format_timestamp
 
 SEVERITIES = (
@@ -29,6 +30,8 @@ SEVERITIES = (
 """Lowest `logging` level of each severity, and the numbers of OpenTelemetry (§5.4)."""
 OF_WORKERS = ("workers.runtime", "workers.job")
 """Loggers of worker processes. The other loggers of this package are the server's."""
+DEEPEST = 50
+"""Levels of nesting that are kept of what JSON cannot carry."""
 ABOUT = ("job_id", "job_type", "queue", "attempt", "state", "worker_id")
 
 
@@ -44,7 +47,7 @@ class JSONFormatter(logging.Formatter):
             "timestamp": format_timestamp(datetime.fromtimestamp(record.created, UTC)),
             "severity": name,
             "severity_number": number,
-            "message": record.getMessage(),
+            "message": _message(record),
             "component": _component(record),
             "logger": record.name,
         }
@@ -56,7 +59,11 @@ class JSONFormatter(logging.Formatter):
             "attributes": getattr(record, "attributes", None),
         }
         document |= {part: said for part, said in parts.items() if said}
-        return orjson.dumps(document, default=str).decode()
+        try:
+            return orjson.dumps(document, default=str).decode()
+        except TypeError:
+            # No line may be lost (§8.2), whatever it quotes.
+            return orjson.dumps(_carried(document)).decode()
 
 
 def is_used() -> bool:
@@ -69,6 +76,41 @@ def is_used() -> bool:
 def _component(record: logging.LogRecord) -> str:
     is_worker = _current_job() is not None or record.name.startswith(OF_WORKERS)
     return "worker" if is_worker else "server"
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as problem:
+        return f"{_text(record.msg)} ({class_name(type(problem))}: {message_of(problem)})"
+
+
+def _carried(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """Return `value` as JSON can carry it: what it cannot is text, in which escapes stand for half
+    a character.
+
+    Args:
+        inside: the ids of the values that it is a part of; one may contain itself.
+    """
+    if isinstance(value, str):
+        return legible(value)
+    if id(value) not in inside and len(inside) < DEEPEST:
+        within = (*inside, id(value))
+        if isinstance(value, dict):
+            return {_text(name): _carried(each, within) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [_carried(each, within) for each in value]
+    try:
+        return orjson.Fragment(orjson.dumps(value, default=str))
+    except TypeError:
+        return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return legible(str(value))
+    except Exception:
+        return f"<{type(value).__qualname__} str() failed>"
 
 
 def _category(record: logging.LogRecord) -> str:
@@ -130,10 +172,8 @@ def _error(record: logging.LogRecord) -> dict[str, str]:
     problem = record.exc_info[1] if record.exc_info else None
     if problem is None:
         return {}
-    kind = type(problem)
-    name = kind.__qualname__
     return {
-        "type": name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}",
-        "message": str(problem),
+        "type": class_name(type(problem)),
+        "message": message_of(problem),
         "backtrace": "".join(traceback.format_exception(problem)),
     }

@@ -165,9 +165,7 @@ def test_what_enqueue_middleware_raises_costs_no_other_span_its_export(spans, se
     def refuse(job: Any, next: Any) -> None:
         raise OSError("cannot open \udcff.txt")
 
-    settings.OJS = settings.OJS | {
-        "ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan", refuse]
-    }
+    settings.OJS = settings.OJS | {"ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan", refuse]}
 
     with pytest.raises(OSError):
         jobs.enqueue("tests.work", queue="mail\udcff")

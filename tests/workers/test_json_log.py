@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 from django.test import override_settings
@@ -17,6 +18,9 @@ from tests.processes import ROOT
 from tests.spans import exporter, traceparent
 from workers.json_log import JSONFormatter, is_used
 from workers.runtime import handlers
+from workers.runtime.client import LocalClient
+from workers.runtime.options import Options
+from workers.runtime.process import WorkerProcess
 
 elsewhere = logging.getLogger("elsewhere.library")
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -149,6 +153,76 @@ def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(li
     assert (line["error"]["type"], line["error"]["message"]) == ("KeyError", "'missing'")
     assert "test_json_log.py" in line["error"]["backtrace"]
     assert not {"ojs", "trace", "attributes"} & line.keys()
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("lost for words")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (OSError("cannot open \udcff.txt"), r"cannot open \udcff.txt"),
+        (Mute(), "<exception str() failed>"),
+    ],
+)
+@pytest.mark.django_db(transaction=True)
+def test_no_error_costs_a_log_its_line(lines, problem, message):
+    @handlers.handler("tests.tell")
+    def tell(context):
+        raise problem
+
+    made = jobs.enqueue("tests.tell", max_attempts=1)
+    WorkerProcess(LocalClient("w"), Options(queues=["default"], burst=True)).run()
+    handlers.forget("tests.tell")
+
+    (line,) = (line for line in lines if "error" in line)
+    assert line["message"] == f"[tests.tell {made.id}] Attempt 1 of 1 failed: {message}"
+    assert line["error"]["message"] == message
+    assert "test_json_log.py" in line["error"]["backtrace"]
+    assert made.refresh().errors[0].message == message
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (2**70, str(2**70)),
+        ("half \ud800", r"half \ud800"),
+        (
+            {7: {None: datetime(2026, 8, 1, tzinfo=UTC)}},
+            {"7": {"None": "2026-08-01T00:00:00+00:00"}},
+        ),
+        ([2**70, 0.5, True, (None, "é")], [str(2**70), 0.5, True, [None, "é"]]),
+        (Mute(), "<Mute str() failed>"),
+    ],
+)
+def test_no_attribute_costs_a_log_its_line(lines, value, written):
+    elsewhere.info("so far", extra={"attributes": {"given": value}})
+
+    (line,) = lines
+    assert (line["message"], line["attributes"]) == ("so far", {"given": written})
+
+
+def test_a_value_that_contains_itself_costs_a_log_no_line(lines):
+    endless = []
+    endless += [endless, {"again": endless}]
+
+    elsewhere.info("so far", extra={"attributes": {"given": endless}})
+
+    (line,) = lines
+    assert (line["message"], len(line["attributes"]["given"])) == ("so far", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begins"),
+    [(("%d pages", "no number"), "%d pages (TypeError: "), (("of %s", Mute()), "of %s (Runtime")],
+)
+def test_arguments_that_do_not_fit_cost_a_log_no_line(arguments, begins):
+    template, value = arguments
+    record = logging.LogRecord("elsewhere", logging.WARNING, __file__, 1, template, (value,), None)
+
+    assert json.loads(JSONFormatter().format(record))["message"].startswith(begins)
 
 
 SITE = """

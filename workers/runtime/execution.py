@@ -16,6 +16,7 @@ from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.middleware import execution_chain
 from jobs.record import tracing
 from jobs.running import current_job
+from jobs.spec.error_texts import message_of
 from jobs.spec.jsonable import jsonable
 from jobs.store.database import atomic
 from workers import protocol
@@ -126,8 +127,8 @@ def _log(context: JobContext, problem: BaseException) -> None:
         hidden = f"{type(problem).__qualname__} [encrypted]"
         context.log(template, context.attempt, context.max_attempts, hidden, level=level)
         return
-    where = type(problem), problem, frames_of(problem)
     said = message_of(problem)
+    where = type(problem), problem, frames_of(problem)
     context.log(template, context.attempt, context.max_attempts, said, level=level, exc_info=where)
 
 
