@@ -145,24 +145,19 @@ class ProcessSpan:
         parent = origin if self.continues else trace.set_span_in_context(trace.INVALID_SPAN, origin)
         token = contexts.attach(parent)
         try:
-            with trace.get_tracer(SCOPE).start_as_current_span(
+            span = trace.get_tracer(SCOPE).start_span(
                 f"{context.queue} process",
                 kind=SpanKind.CONSUMER,
                 attributes=attributes,
                 links=_links(context.meta),
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span:
+            )
+            # What is returned here may still be refused, or not be committed.
+            context.when_ended(partial(self._ended, span, context))
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 if span.is_recording():
                     self._describe(span, context)
                 context.traceparent = _injected().get(TRACEPARENT, "")
-                try:
-                    result = next()
-                except Exception as problem:
-                    self._failed(span, context, problem)
-                    raise
-                span.set_status(OK)
-                return result
+                return next()
         finally:
             contexts.detach(token)
 
@@ -173,13 +168,15 @@ class ProcessSpan:
         with contextlib.suppress(TypeError):  # a value that only a test puts there
             span.set_attribute("messaging.message.body.size", len(orjson.dumps(envelope)))
 
-    def _failed(self, span: Span, context: Any, problem: Exception) -> None:
-        """Record an error; a handler that asks to run later has not failed (§8.1)."""
-        if not getattr(problem, "fails", True):
+    def _ended(self, span: Span, context: Any, problem: BaseException | None) -> None:
+        """End the span; a handler that asks to run later has not failed (§8.1)."""
+        if problem is None or not getattr(problem, "fails", True):
             span.set_status(OK)
-            return
-        # What an error says of encoded arguments must not be in a trace either.
-        _fail(span, problem, context.attempt, hides=getattr(context, "vault", None) is not None)
+        else:
+            # What an error says of encoded arguments must not be in a trace either.
+            hides = getattr(context, "vault", None) is not None
+            _fail(span, problem, context.attempt, hides=hides)
+        span.end()
 
 
 class ContinuedSpan(ProcessSpan):

@@ -153,6 +153,22 @@ class JobContext:
         if event is not None:
             event.set()
 
+    def when_ended(self, call: Callable[[BaseException | None], object]) -> None:
+        """Have `call` called once this attempt is settled: with what it failed with, or None.
+
+        A result that is not JSON and a commit that fails come after the middleware.
+        """
+        self.__dict__.setdefault("_at_end", []).append(call)
+
+    def ended(self, problem: BaseException | None) -> None:
+        """Call what waits for the end of this attempt, the innermost first."""
+        waiting = self.__dict__.get("_at_end")
+        while waiting:
+            try:
+                waiting.pop()(problem)
+            except Exception:
+                logger.exception("What observes job %s failed.", self.id)
+
     def wait(self, seconds: float) -> bool:
         """Sleep, at most until the job is cancelled; return whether it is."""
         # Few handlers wait, and creating an event takes longer than the rest of a context.

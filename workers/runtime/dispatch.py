@@ -128,7 +128,7 @@ class Dispatcher(WorkerLink):
             job.deadline, job.grace = job.deadline + job.grace, 0.0
             self._tell_to_end(job, "timeout")
             return False
-        report = failed(job.context, JobTimeout("The job ran longer than it may."))
+        report = failed(job.context, JobTimeout())
         if not job.decide(report):
             return False
         job.context.cancel("timeout")

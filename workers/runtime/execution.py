@@ -48,7 +48,9 @@ def execute(handler: Handler, context: JobContext) -> Completion | Failure | Set
         else:
             outcome = completion(context, _call(handler, context))
         handler.tell(context, outcome)
+        context.ended(None)
     except BaseException as problem:
+        context.ended(problem)
         _log(context, problem)
         outcome = failed(context, problem, handler)
         handler.tell(context, outcome)
@@ -64,10 +66,13 @@ async def execute_async(handler: Handler, context: JobContext) -> Completion | F
     try:
         outcome = completion(context, await _acall(handler, context))
         await handler.atell(context, outcome)
+        context.ended(None)
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and context.cancelled:
+            context.ended(interruption(context).with_traceback(problem.__traceback__))
             outcome = interrupted(context)
         else:
+            context.ended(problem)
             _log(context, problem)
             outcome = failed(context, problem, handler)
         await handler.atell(context, outcome)
@@ -87,8 +92,10 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
             result = _call(handler, context)
         done = completion(context, result)
         handler.tell(context, done)
+        context.ended(None)
         return done.result
     except BaseException as problem:
+        context.ended(problem)
         handler.tell(context, failed(context, problem, handler))
         raise
     finally:
@@ -132,9 +139,14 @@ def _log(context: JobContext, problem: BaseException) -> None:
     context.log(template, context.attempt, context.max_attempts, said, level=level, exc_info=where)
 
 
+def interruption(context: JobContext) -> JobTimeout:
+    """What an asynchronous handler that was cancelled has failed with."""
+    return JobTimeout(f"The job was interrupted: {context.cancelled_because}.")
+
+
 def interrupted(context: JobContext) -> Failure:
     """The failure to report for an asynchronous handler that was cancelled."""
-    return failed(context, JobTimeout(f"The job was interrupted: {context.cancelled_because}."))
+    return failed(context, interruption(context))
 
 
 def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:

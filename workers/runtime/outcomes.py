@@ -71,6 +71,9 @@ class Snooze(Directive):
 class JobTimeout(Exception):
     """Raised inside a handler that ran longer than it may."""
 
+    def __init__(self, message: str = "The job ran longer than it may.") -> None:
+        super().__init__(message)
+
 
 class InvalidResult(Exception):
     """A handler returned something that JSON, or the server, cannot carry; the work is done, so it
