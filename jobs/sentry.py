@@ -14,7 +14,9 @@ Sentry's own: a worker with OpenTelemetry, in whatever language, continues it as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,6 +27,7 @@ from .spec.timestamps import parse_timestamp
 
 try:
     import sentry_sdk
+    from sentry_sdk.scope import use_isolation_scope, use_scope
 except ImportError as problem:
     raise ImproperlyConfigured(
         "jobs.sentry needs the package sentry-sdk: pip install 'django-ojs[sentry]'"
@@ -55,12 +58,14 @@ class SentryProcess:
     """For `EXECUTION_MIDDLEWARE`, outermost: a transaction of its own for each attempt, with a span
     `queue.process`, in the trace that enqueued the job.
 
-    Errors become issues, with the job as context; what handlers raise to decide about their job
-    (`Retry`, `Snooze`, `Discard`) does not.
+    What an attempt fails with becomes an issue, with the job as context; what handlers raise to
+    decide about their job (`Retry`, `Snooze`, `Discard`) does not.
     """
 
     def __call__(self, context: Any, next: Callable[[], Any]) -> Any:
         with sentry_sdk.isolation_scope() as scope:
+            # Those of this thread: they are about other jobs.
+            scope.clear_breadcrumbs()
             scope.set_tag("ojs.job.type", context.type)
             scope.set_tag("ojs.job.queue", context.queue)
             scope.set_context(
@@ -79,17 +84,15 @@ class SentryProcess:
                 source="task",
                 origin=ORIGIN,
             )
-            # Sentry takes every exception that passes its spans for an error: none does.
-            with sentry_sdk.start_transaction(transaction):
-                result, problem = self._processed(context, next, transaction)
-        if problem is not None:
-            raise problem
-        return result
-
-    def _processed(
-        self, context: Any, next: Callable[[], Any], transaction: Any
-    ) -> tuple[Any, Exception | None]:
-        with sentry_sdk.start_span(op="queue.process", name=context.type, origin=ORIGIN) as span:
+            # Left when the attempt has ended, and without the exception: Sentry takes every
+            # exception that passes its spans for an error.
+            running = ExitStack()
+            running.enter_context(sentry_sdk.start_transaction(transaction))
+            span = running.enter_context(
+                sentry_sdk.start_span(op="queue.process", name=context.type, origin=ORIGIN)
+            )
+            scopes = scope, sentry_sdk.get_current_scope()
+            context.when_ended(partial(self._ended, scopes, running, (span, transaction)))
             for name, value in {
                 **_about(context.queue, str(context.id)),
                 "messaging.message.body.size": _size(context.args),
@@ -97,17 +100,23 @@ class SentryProcess:
                 "messaging.message.receive.latency": _latency(context.job),
             }.items():
                 span.set_data(name, value)
-            result, problem = None, None
-            try:
-                result = next()
-            except Exception as raised:
-                problem = raised
-                if getattr(raised, "is_error", True):
-                    sentry_sdk.capture_exception(raised)
+            return next()
+
+    def _ended(
+        self,
+        scopes: tuple[Any, Any],
+        running: ExitStack,
+        spans: Iterable[Any],
+        problem: BaseException | None,
+    ) -> None:
+        isolation, current = scopes
+        with use_isolation_scope(isolation), use_scope(current):
+            if problem is not None and getattr(problem, "is_error", True):
+                sentry_sdk.capture_exception(problem)
             failed = problem is not None and getattr(problem, "fails", True)
-            for each in (span, transaction):
+            for each in spans:
                 each.set_status("internal_error" if failed else "ok")
-            return result, problem
+            running.close()
 
 
 def _about(queue: str, id: str) -> dict[str, Any]:

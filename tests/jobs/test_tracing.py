@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +14,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import jobs
 from jobs import testing
+from tests.endings import WAYS, failing_handlers
+from tests.issues import Sent, reported
 from tests.spans import Spans
 from workers.runtime import Retry, Snooze, handlers
+from workers.runtime.client import LocalClient
+from workers.runtime.options import Options
+from workers.runtime.process import WorkerProcess
 
 KINDS = ["tests.work", "tests.work_async"]
 
@@ -219,43 +223,14 @@ def test_a_worker_with_sentry_continues_a_trace_of_opentelemetry(sentry, flags):
 # Sentry
 
 
-class Sent(sentry_sdk.transport.Transport):
-    """Keeps what would be sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items: list[dict[str, Any]] = []
-
-    def capture_envelope(self, envelope: Any) -> None:
-        self.items += [json.loads(item.get_bytes()) for item in envelope.items]
-
-    @property
-    def errors(self) -> list[dict[str, Any]]:
-        return [item for item in self.items if "exception" in item]
-
-    def transaction(self, name: str) -> dict[str, Any]:
-        (found,) = (
-            item for item in self.items if item.get("transaction") == name and "spans" in item
-        )
-        return found
-
-
 @pytest.fixture
 def sentry(settings: Any) -> Iterator[Sent]:
     settings.OJS = {
         "ENQUEUE_MIDDLEWARE": ["jobs.sentry.SentryEnqueue"],
         "EXECUTION_MIDDLEWARE": ["jobs.sentry.SentryProcess"],
     }
-    sent = Sent()
-    with testing.fake(), sentry_sdk.isolation_scope():
-        sentry_sdk.init(
-            "https://key@sentry.invalid/1",
-            transport=sent,
-            traces_sample_rate=1.0,
-            auto_enabling_integrations=False,
-        )
+    with testing.fake(), reported() as sent:
         yield sent
-    sentry_sdk.init()
 
 
 def of_transaction(kind: str, how: str = "") -> Any:
@@ -302,6 +277,44 @@ def test_an_error_is_one_issue_with_its_job(sentry, kind):
     run = sentry.transaction(kind)
     assert run["contexts"]["trace"]["status"] == "internal_error"
     assert issue["contexts"]["trace"]["trace_id"] == run["contexts"]["trace"]["trace_id"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("kind", "how", "error"), WAYS)
+def test_an_attempt_that_failed_is_one_issue_however_it_ended(settings, kind, how, error):
+    """The worker logs most of them as well; that is the same issue."""
+    settings.OJS = {"EXECUTION_MIDDLEWARE": ["jobs.sentry.SentryProcess"]}
+    job = jobs.enqueue(kind, [how], queue="mail", max_attempts=1)
+
+    with failing_handlers(), reported() as sentry:
+        WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
+
+    (issue,) = sentry.errors
+    assert issue["exception"]["values"][-1]["type"] == error.rpartition(".")[2]
+    assert issue["contexts"]["job"]["id"] == str(job.id)
+    assert issue["tags"]["ojs.job.type"] == kind
+    run = sentry.transaction(kind)["contexts"]["trace"]
+    assert run["status"] == "internal_error"
+    assert issue["contexts"]["trace"]["trace_id"] == run["trace_id"]
+
+
+def test_breadcrumbs_are_those_of_the_job(sentry):
+    @handlers.handler("tests.walk")
+    def walk(context: Any, name: str) -> None:
+        sentry_sdk.add_breadcrumb(message=f"within {name}")
+        raise ValueError(name)
+
+    for name in ("first", "second"):
+        jobs.enqueue("tests.walk", [name], max_attempts=1)
+        sentry_sdk.add_breadcrumb(message=f"before {name}")
+    testing.run_jobs()
+    handlers.forget("tests.walk")
+
+    told = [issue["breadcrumbs"]["values"] for issue in sentry.errors]
+    assert [[crumb["message"] for crumb in crumbs] for crumbs in told] == [
+        ["within first"],
+        ["within second"],
+    ]
 
 
 @pytest.mark.parametrize(("how", "status"), [("snooze", "ok"), ("retry", "internal_error")])

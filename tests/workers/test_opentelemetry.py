@@ -3,15 +3,12 @@ distributed tracing)."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -25,6 +22,7 @@ from jobs.opentelemetry import ContinuedSpan
 from jobs.record import tracing
 from jobs.spec.batches import UniformBatch, new_jobs
 from jobs.spec.validation import new_job
+from tests.endings import WAYS, failing_handlers
 from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
 from tests.once import once_is_enough
@@ -490,63 +488,14 @@ def test_a_worker_reports_in_the_span_of_its_attempt(spans, working, kind, args,
     assert sent.status.status_code == settled.status.status_code == StatusCode.OK
 
 
-@pytest.fixture
-def failing() -> Iterator[None]:
-    def fail(how: str) -> Any:
-        if how == "unjson":
-            return object()
-        if how == "exit":
-            sys.exit(3)
-        if how == "cancelled":
-            raise asyncio.CancelledError("elsewhere")
-        return how
-
-    @handlers.handler("tests.fail", timeout=0.2)
-    def fail_at_once(context: Any, how: str) -> Any:
-        while how == "late":
-            time.sleep(0.01)
-        return fail(how)
-
-    @handlers.handler("tests.fail_async", timeout=0.2)
-    async def fail_async(context: Any, how: str) -> Any:
-        if how == "late":
-            await asyncio.Event().wait()
-        return fail(how)
-
-    @handlers.handler("tests.fail_atomic", atomic_ack=True)
-    def fail_atomic(context: Any, how: str) -> Any:
-        if how == "at commit":  # where foreign keys are checked
-            Permission.objects.create(codename="x", content_type_id=2**30)
-        return fail(how)
-
-    yield
-    for kind in ("tests.fail", "tests.fail_async", "tests.fail_atomic"):
-        handlers.forget(kind)
-
-
-ONE = "workers.runtime.outcomes."
-
-
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    ("kind", "how", "error"),
-    [
-        ("tests.fail", "unjson", f"{ONE}InvalidResult"),
-        ("tests.fail_async", "unjson", f"{ONE}InvalidResult"),
-        ("tests.fail_atomic", "unjson", f"{ONE}InvalidResult"),
-        ("tests.fail", "exit", "builtins.SystemExit"),
-        ("tests.fail", "cancelled", "asyncio.exceptions.CancelledError"),
-        ("tests.fail_async", "cancelled", "asyncio.exceptions.CancelledError"),
-        ("tests.fail_atomic", "at commit", "django.db.utils.IntegrityError"),
-        ("tests.fail", "late", f"{ONE}JobTimeout"),
-        ("tests.fail_async", "late", f"{ONE}JobTimeout"),
-    ],
-)
-def test_an_attempt_that_failed_is_an_error_however_it_ended(spans, failing, kind, how, error):
+@pytest.mark.parametrize(("kind", "how", "error"), WAYS)
+def test_an_attempt_that_failed_is_an_error_however_it_ended(spans, kind, how, error):
     """What the handler returned, or when the middleware was left, does not decide it alone."""
     made = jobs.enqueue(kind, [how], queue="mail", max_attempts=1)
 
-    WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
+    with failing_handlers():
+        WorkerProcess(LocalClient("w"), Options(queues=["mail"], burst=True)).run()
 
     process = spans("mail process")
     (event,) = process.events

@@ -141,7 +141,9 @@ def _log(context: JobContext, problem: BaseException) -> None:
 
 def interruption(context: JobContext) -> JobTimeout:
     """What an asynchronous handler that was cancelled has failed with."""
-    return JobTimeout(f"The job was interrupted: {context.cancelled_because}.")
+    problem = JobTimeout(f"The job was interrupted: {context.cancelled_because}.")
+    problem.is_error = context.cancelled_because == "timeout"
+    return problem
 
 
 def interrupted(context: JobContext) -> Failure:

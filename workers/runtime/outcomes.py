@@ -71,6 +71,9 @@ class Snooze(Directive):
 class JobTimeout(Exception):
     """Raised inside a handler that ran longer than it may."""
 
+    is_error = True
+    """False if it is the worker that ends."""
+
     def __init__(self, message: str = "The job ran longer than it may.") -> None:
         super().__init__(message)
 
