@@ -28,9 +28,10 @@ from django.utils import translation
 from django.utils.module_loading import import_string
 
 from .conf import ojs_settings
+from .spec.traces import TRACEPARENT, TRACESTATE, context_of
 
 Middleware = Callable[..., object]
-TRACE = ("traceparent", "tracestate")
+TRACE = (TRACEPARENT, TRACESTATE)
 
 
 class Chain:
@@ -225,10 +226,8 @@ class ContextMiddleware:
         request_id = request.headers.get("X-Request-Id")
         if request_id:
             found["ojs.context.request_id"] = request_id[:255]
-        for name in TRACE:
-            if request.headers.get(name):
-                found[name] = request.headers[name][:512]
-        return found
+        carried = context_of(request.headers.get)
+        return found | {name: carried[name] for name in TRACE if name in carried}
 
 
 class RestoreContext:

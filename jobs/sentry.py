@@ -24,6 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from .spec.timestamps import parse_timestamp
+from .spec.traces import BAGGAGE, TRACEPARENT, context_of, parent_of
 
 try:
     import sentry_sdk
@@ -156,11 +157,13 @@ def _trace_headers() -> dict[str, str]:
 
 def _incoming(meta: Mapping[str, Any]) -> dict[str, str]:
     """Return the trace in `meta` as headers that Sentry reads."""
-    found: dict[str, str] = {}
-    parts = str(meta.get("traceparent", "")).split("-")
-    if len(parts) >= 4:
-        # The lowest bit of the flags; others may be set.
-        found["sentry-trace"] = f"{parts[1]}-{parts[2]}-{int(parts[3][-1:] in ODD)}"
-    if isinstance(meta.get("baggage"), str):
-        found["baggage"] = meta["baggage"]
+    carried = context_of(meta.get)
+    parent = parent_of(carried.get(TRACEPARENT))
+    if parent is None:
+        return {}
+    # The lowest bit of the flags; others may be set.
+    sampled = int(parent["flags"][-1] in ODD)
+    found = {"sentry-trace": f"{parent['trace_id']}-{parent['span_id']}-{sampled}"}
+    if BAGGAGE in carried:
+        found["baggage"] = carried[BAGGAGE]
     return found

@@ -18,6 +18,7 @@ import orjson
 
 from jobs.spec.error_texts import class_name, legible, message_of
 from jobs.spec.timestamps import format_timestamp
+from jobs.spec.traces import parent_of
 
 SEVERITIES = (
     (logging.CRITICAL, "FATAL", 21),
@@ -164,8 +165,8 @@ def _trace(record: logging.LogRecord) -> dict[str, str]:
     job = _current_job()
     if named is None and job is not None:
         named = job.meta.get("traceparent")
-    parts = str(named or "").split("-")
-    return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
+    parent = parent_of(named)
+    return {} if parent is None else {name: parent[name] for name in ("trace_id", "span_id")}
 
 
 def _error(record: logging.LogRecord) -> dict[str, str]:

@@ -17,6 +17,7 @@ from .fields import refuse, wrong_type
 from .jsonable import jsonable
 from .lifecycle import State
 from .timestamps import parse_timestamp
+from .traces import parent_of
 from .unique_policy import UniquePolicy, unique_key
 from .validation import NewJob, new_job
 
@@ -178,7 +179,7 @@ def job_of(event: CloudEvent, now: datetime) -> NewJob:
         meta["trigger_subject"] = event.subject
     if event.time:
         meta["trigger_time"] = event.time
-    if event.traceparent:
+    if parent_of(event.traceparent):
         meta["traceparent"] = event.traceparent
     options = dict(trigger.get("options") or {})
     if trigger.get("queue"):

@@ -19,16 +19,34 @@ LONGEST = 255
 LONGEST_STATE, LONGEST_BAGGAGE = 512, 8192
 """What is longer is dropped (W3C Trace Context §3.3.1.5; OJS distributed tracing §9.3)."""
 LEGIBLE = re.compile(r"[\x20-\x7e]+")
-PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-"""W3C Trace Context §3.2."""
+PARENT = re.compile(
+    r"(?!ff|00.{53}-)[0-9a-f]{2}"
+    r"-(?!0{32})(?P<trace_id>[0-9a-f]{32})-(?!0{16})(?P<span_id>[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(-.*)?"
+)
+"""W3C Trace Context §3.2: no id is all zeros, ff is no version, and 00 has nothing after the flags;
+later ones may."""
+MEMBER = re.compile(
+    r"([a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+"""W3C Trace Context §3.3.1.3."""
+MOST_MEMBERS = 32
 
 
 def trace_id_of(trace_id: Any, traceparent: Any) -> str:
     """The trace that two members of `meta` name, the first before the second; empty if neither."""
     if type(trace_id) is str and 0 < len(trace_id) <= LONGEST:
         return trace_id
-    found = PARENT.fullmatch(traceparent) if type(traceparent) is str else None
-    return found[1] if found else ""
+    found = parent_of(traceparent)
+    return found["trace_id"] if found else ""
+
+
+def parent_of(traceparent: Any) -> re.Match[str] | None:
+    """Return the parts of a valid `traceparent`: `trace_id`, `span_id` and `flags`."""
+    if type(traceparent) is not str or len(traceparent) > LONGEST:
+        return None
+    return PARENT.fullmatch(traceparent)
 
 
 def context_of(carried: Callable[[str], Any]) -> dict[str, str]:
@@ -38,14 +56,25 @@ def context_of(carried: Callable[[str], Any]) -> dict[str, str]:
         carried: returns the value of a header or member, or None.
     """
     parent = carried(TRACEPARENT)
-    if type(parent) is not str or len(parent) > LONGEST or not PARENT.fullmatch(parent):
+    if parent_of(parent) is None:
         return {}
     found = {TRACEPARENT: parent}
-    for name, longest in ((TRACESTATE, LONGEST_STATE), (BAGGAGE, LONGEST_BAGGAGE)):
-        value = carried(name)
-        if type(value) is str and 0 < len(value) <= longest and LEGIBLE.fullmatch(value):
-            found[name] = value
+    state, baggage = carried(TRACESTATE), carried(BAGGAGE)
+    if type(state) is str and len(state) <= LONGEST_STATE and _is_state(state):
+        found[TRACESTATE] = state
+    if type(baggage) is str and len(baggage) <= LONGEST_BAGGAGE and LEGIBLE.fullmatch(baggage):
+        found[BAGGAGE] = baggage
     return found
+
+
+def _is_state(text: str) -> bool:
+    """Whether it is a list of members, some of which may be empty (W3C Trace Context §3.3.1)."""
+    members = [member.strip(" \t") for member in text.split(",")]
+    return (
+        len(members) <= MOST_MEMBERS
+        and any(members)
+        and all(not member or MEMBER.fullmatch(member) for member in members)
+    )
 
 
 def of_headers(environ: Mapping[str, Any]) -> dict[str, str]:

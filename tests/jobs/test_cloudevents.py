@@ -88,6 +88,15 @@ def test_a_cloudevent_makes_a_job_once(api, settings, send, fast):
     assert send(api, STRIPE | {"source": "https://elsewhere.example"}).status_code == 201
 
 
+@pytest.mark.parametrize("send", [structured, binary])
+def test_a_job_is_in_the_trace_of_its_cloudevent_if_that_is_valid(api, send):
+    given = f"00-{'a' * 32}-{'b' * 16}-01"
+    for number, traceparent in enumerate((given, given + "-x")):
+        send(api, STRIPE | {"id": f"evt-{number}", "traceparent": traceparent})
+
+    assert [job.meta.get("traceparent") for job in Job.objects.order_by("pk")] == [given, None]
+
+
 def test_a_cloudevent_may_come_again_when_the_window_is_over_or_from_another_project(api):
     assert structured(api, STRIPE).status_code == 201
     other = OJSClient(make_key("other", project="other", scopes=["produce"])[1])

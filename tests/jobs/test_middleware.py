@@ -191,6 +191,28 @@ def test_the_request_a_job_comes_from_travels_in_its_meta(settings):
     }
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({"traceparent": TRACE, "tracestate": "a=b"}, {"traceparent", "tracestate"}),
+        ({"traceparent": TRACE, "tracestate": "no members"}, {"traceparent"}),
+        ({"traceparent": TRACE + "-x", "tracestate": "a=b"}, set()),
+        ({"traceparent": "nonsense"}, set()),
+        ({"tracestate": "a=b"}, set()),
+    ],
+)
+def test_a_trace_context_of_a_visitor_that_is_not_valid_is_ignored(settings, sent, kept):
+    settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.ContextMiddleware"]}
+
+    with testing.fake():
+        RequestContext(lambda request: jobs.enqueue("email.send"))(
+            RequestFactory().get("/", headers=sent)
+        )
+        (job,) = testing.all_enqueued()
+
+    assert job.meta.keys() & {"traceparent", "tracestate"} == kept
+
+
 def test_an_async_view_and_an_anonymous_visitor(settings):
     settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.ContextMiddleware"]}
     request = RequestFactory().get("/", headers={"X-Request-Id": "req_2"})

@@ -220,6 +220,15 @@ def test_a_worker_with_sentry_continues_a_trace_of_opentelemetry(sentry, flags):
     assert (found["trace_id"], found["parent_span_id"]) == ("a" * 32, "b" * 16)
 
 
+def test_a_worker_with_sentry_continues_no_trace_that_is_not_valid(sentry):
+    jobs.enqueue("tests.work", meta={"traceparent": f"00-{'0' * 32}-{'b' * 16}-01"})
+    testing.run_jobs()
+
+    found = sentry.transaction("tests.work")["contexts"]["trace"]
+    assert found["trace_id"] != "0" * 32
+    assert not found.get("parent_span_id")
+
+
 # Sentry
 
 

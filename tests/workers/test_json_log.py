@@ -113,6 +113,13 @@ def test_a_line_inside_a_span_names_it(lines):
     assert line["trace"] == {"trace_id": trace_id, "span_id": span_id}
 
 
+@pytest.mark.parametrize("context", ["a-b-c-d", TRACE + "-x", 5])
+def test_a_line_names_no_trace_that_is_not_valid(lines, context):
+    elsewhere.info("there", extra={"traceparent": context})
+
+    assert "trace" not in lines[0]
+
+
 @pytest.mark.parametrize(
     ("logger", "component", "category"),
     [

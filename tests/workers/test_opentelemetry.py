@@ -125,6 +125,10 @@ def test_a_trace_context_that_the_client_put_into_meta_stays(api):
     [
         {"HTTP_TRACEPARENT": "nonsense"},
         {"HTTP_TRACEPARENT": GIVEN + "x" * 300},
+        {"HTTP_TRACEPARENT": "ff" + GIVEN[2:]},
+        {"HTTP_TRACEPARENT": GIVEN + "-x"},
+        {"HTTP_TRACEPARENT": f"00-{'0' * 32}-{'b' * 16}-01"},
+        {"HTTP_TRACEPARENT": f"00-{'a' * 32}-{'0' * 16}-01"},
         {"HTTP_TRACESTATE": "a=b"},
         {},
     ],
@@ -133,6 +137,33 @@ def test_a_trace_context_that_cannot_be_read_is_none(api, headers):
     api.send("jobs", JOB, **headers)
 
     assert metas() == [{}]
+
+
+def test_a_trace_context_of_a_later_version_may_have_more_members(api):
+    api.send("jobs", JOB, HTTP_TRACEPARENT=f"01{GIVEN[2:]}-more")
+
+    assert metas() == [{"traceparent": f"01{GIVEN[2:]}-more"}]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_kept"),
+    [
+        ("congo=t61rcWkgMzE, rojo=00f067aa0ba902b7", True),
+        ("acme@vendor=a b,,", True),
+        (",".join(f"k{number}=v" for number in range(32)), True),
+        (",".join(f"k{number}=v" for number in range(33)), False),
+        ("no members", False),
+        ("Upper=a", False),
+        ("a=", False),
+        ("a=b=c", False),
+        (" , ", False),
+        ("a=" + "b" * 511, False),
+    ],
+)
+def test_a_state_of_vendors_that_is_not_valid_is_ignored(api, state, is_kept):
+    api.send("jobs", JOB, HTTP_TRACEPARENT=GIVEN, HTTP_TRACESTATE=state)
+
+    assert metas() == [{"traceparent": GIVEN} | ({"tracestate": state} if is_kept else {})]
 
 
 def test_baggage_is_kept_unless_it_is_too_long(api):
