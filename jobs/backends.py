@@ -18,10 +18,11 @@ such as its own policy.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +33,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .models import Job
-from .payloads.chain import open_args, opened
+from .payloads.chain import open_args, open_error, opened
+from .payloads.codecs import CodecError
 from .place import current
 from .producer import enqueue_many
 from .spec.identifiers import parse_uuid
@@ -190,7 +192,10 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
             started_at=job.started_at,
             last_attempted_at=job.started_at,
             finished_at=job.finished_at,
-            errors=[task_error(error.type, error.backtrace, error.message) for error in errors],
+            errors=[
+                task_error(error.type, error.backtrace, error.message, error.details)
+                for error in errors
+            ],
             worker_ids=[error.worker_id for error in errors] + _present_worker(job),
         )
         if result.status == TaskResultStatus.SUCCESSFUL:
@@ -284,7 +289,10 @@ def _present_worker(job: Job) -> list[str]:
     return [job.finished_by] if job.state == State.COMPLETED else []
 
 
-def task_error(type: str, backtrace: Sequence[str] | None, message: str) -> Any:
+def task_error(type: str, backtrace: list[str] | None, message: str, details: Any = None) -> Any:
+    """Return an error as the framework has it, in clear if this process has the key."""
+    with contextlib.suppress(CodecError):
+        message, backtrace = open_error(message, backtrace, details)
     return TaskError(
         exception_class_path=_exception_path(type),
         traceback="".join(backtrace) if backtrace else f"{type}: {message}",

@@ -26,9 +26,8 @@ from . import engine
 from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout, WorkflowNotFound
 from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
-from .payloads.chain import open_all, open_args, opened
+from .payloads.chain import open_all, open_args, open_error, opened
 from .place import Place, current
-from .spec.encoded import is_encoded
 from .spec.envelope import due_at
 from .spec.identifiers import parse_uuid
 from .store import awaited
@@ -59,14 +58,13 @@ class AttemptError:
 
 
 def _attempt_error(row: Any) -> AttemptError:
-    # Of a job with encoded arguments, what may quote them is encoded as well.
-    clear = opened(row.details) if is_encoded(row.details) else {}
+    message, backtrace = open_error(row.message, row.backtrace, row.details)
     return AttemptError(
         attempt=row.attempt,
         type=row.type,
-        message=clear.get("message", row.message),
+        message=message,
         code=row.code,
-        backtrace=clear.get("backtrace", row.backtrace),
+        backtrace=backtrace,
         occurred_at=row.occurred_at,
         worker_id=row.worker_id,
     )

@@ -158,6 +158,20 @@ def open_all(values: Sequence[Any]) -> list[Any]:
     return [open_all(each) if type(each) is list else opened(each) for each in values]
 
 
+def open_error(
+    message: str, backtrace: list[str] | None, details: Any
+) -> tuple[str, list[str] | None]:
+    """Return the message and the backtrace of an error in clear.
+
+    Of a job with encoded arguments, what may quote them is encoded in the error's details.
+
+    Raises:
+        CodecError: they cannot be decoded.
+    """
+    clear = opened(details) if is_encoded(details) else {}
+    return clear.get("message", message), clear.get("backtrace", backtrace)
+
+
 def parsed(text: str, encodings: Sequence[str], key_id: str) -> Any:
     """Decode base64 text to the JSON value inside.
 

@@ -28,6 +28,7 @@ from tests.factories import ago
 from tests.ojs_client import OJSClient
 from tests.once import once_is_enough
 from tests.operators import staff
+from tests.shop import TASKS
 from workers.runtime import handlers
 from workers.runtime.client import LocalClient
 from workers.runtime.options import Options
@@ -191,6 +192,45 @@ def test_a_secret_is_in_no_column_no_log_and_no_page_but_that_of_the_codec_serve
     assert [path for path, _ in codec_server.asked] == ["/codec/decode"]
     assert [action.verb for action in OperatorAction.objects.all()] == ["view_job_args"]
     assert SECRET not in everything_stored()
+
+
+@pytest.fixture
+def heard(settings) -> Iterator[list[Any]]:
+    """Results of tasks, as receivers of `task_finished` see them."""
+    settings.TASKS = TASKS
+    from jobs.backends import task_finished
+
+    found: list[Any] = []
+
+    def hear(task_result: Any, **kwargs: Any) -> None:
+        found.append(task_result)
+
+    task_finished.connect(hear)
+    yield found
+    task_finished.disconnect(hear)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_and_its_monitor_see_errors_and_results_in_clear(heard):
+    """And so does the next attempt, of the one before it."""
+    from tests.shop import tasks
+
+    declined, kept = tasks.decline.enqueue(SECRET), tasks.send_invoice.enqueue(order=42)
+    work()
+    work()
+    work()
+    assert SECRET not in everything_stored()
+
+    error, *_ = tasks.decline.get_result(declined.id).errors
+    assert error.exception_class_path == "tests.shop.tasks.CardDeclined"
+    assert error.traceback.endswith(f"CardDeclined: {SECRET}\n")
+    attempts = [result.errors for result in heard if result.id == declined.id]
+    assert [len(errors) for errors in attempts] == [1, 2, 3]
+    assert {each.traceback[-len(SECRET) :] for errors in attempts for each in errors} == {
+        f"{SECRET}\n"[-len(SECRET) :]
+    }
+    (done,) = (result for result in heard if result.id == kept.id)
+    assert done.return_value == tasks.send_invoice.get_result(kept.id).return_value
 
 
 def test_without_a_codec_server_that_answers_nothing_is_shown(settings, codec_server):

@@ -117,10 +117,13 @@ class _Runs:
             if not _is_last(context, outcome):
                 status = self.framework.TaskResultStatus.READY
             if not outcome.release:
-                about = outcome.type, outcome.backtrace, outcome.message
+                about = outcome.type, outcome.backtrace, outcome.message, outcome.details
                 result.errors.append(self.framework.task_error(*about))
         else:
-            object.__setattr__(result, "_return_value", outcome.result)
+            value = outcome.result
+            if context.vault is not None:
+                value = self.framework.opened(value)
+            object.__setattr__(result, "_return_value", value)
         object.__setattr__(result, "status", status)
         if status != self.framework.TaskResultStatus.READY:
             object.__setattr__(result, "finished_at", timezone.now())
@@ -155,7 +158,9 @@ class _Runs:
             last_attempted_at=now,
             worker_ids=[*workers, *missing, context.worker_id],
             errors=[
-                self.framework.task_error(error["type"], error.get("backtrace"), error["message"])
+                self.framework.task_error(
+                    error["type"], error.get("backtrace"), error["message"], error.get("details")
+                )
                 for error in errors
             ],
         )
