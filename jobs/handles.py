@@ -301,16 +301,19 @@ class JobHandle:
 
 
 class Handles(Sequence["JobHandle | None"]):
-    """The handles of a batch, each created on first access."""
+    """The handles of a batch, each created on first access, and the same from then on."""
 
-    __slots__ = ("_jobs", "_place")
+    __slots__ = ("_jobs", "_made", "_place", "_places")
 
     def __init__(self, jobs: Sequence[NewJob | None], place: Place) -> None:
         self._jobs = jobs
         self._place = place
+        self._places = range(len(jobs))
+        """The indices of the batch's jobs that are in it; a slice has some of them."""
+        self._made: dict[int, JobHandle] = {}
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> JobHandle | None: ...
@@ -318,13 +321,23 @@ class Handles(Sequence["JobHandle | None"]):
     def __getitem__(self, index: slice) -> Handles: ...
     def __getitem__(self, index: int | slice) -> JobHandle | Handles | None:
         if isinstance(index, slice):
-            return Handles(self._jobs[index], self._place)
-        job = self._jobs[index]
-        return None if job is None else JobHandle(job, self._place)
+            part = Handles(self._jobs, self._place)
+            part._places, part._made = self._places[index], self._made
+            return part
+        return self._handle(self._places[index])
 
     def __iter__(self) -> Iterator[JobHandle | None]:
-        for job in self._jobs:
-            yield None if job is None else JobHandle(job, self._place)
+        return map(self._handle, self._places)
+
+    def _handle(self, index: int) -> JobHandle | None:
+        found = self._made.get(index)
+        if found is None:
+            job = self._jobs[index]
+            if job is None:
+                return None
+            # Of two threads, both get the same one.
+            found = self._made.setdefault(index, JobHandle(job, self._place))
+        return found
 
     def __repr__(self) -> str:
         return f"<Handles of {len(self)} jobs>"

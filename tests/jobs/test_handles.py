@@ -111,6 +111,20 @@ def test_a_job_that_is_not_there_is_refused_by_name(unknown):
 
 
 @pytest.mark.django_db
+def test_a_handle_of_a_batch_stays_the_same_however_it_is_reached():
+    handles = jobs.enqueue_many([{"type": "a", "args": [number]} for number in range(3)])
+    jobs.cancel(handles[0].id)
+
+    handles[0].refresh()
+
+    assert handles[0].state == "cancelled"
+    assert handles[2] is handles[-1] is list(handles)[2] is handles[1:][1] is handles[::-1][0]
+    assert len(handles[1:]) == 2
+    with pytest.raises(IndexError):
+        handles[1:][2]
+
+
+@pytest.mark.django_db
 def test_many_jobs_are_handles_as_well():
     handles = jobs.enqueue_many([{"type": "a", "args": [number]} for number in range(3)])
 
