@@ -10,6 +10,8 @@ def legible(text: str) -> str:
 
     File names and program output may contain them, and errors quote those.
     """
+    if text.isascii() and "\0" not in text:
+        return text
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 

@@ -6,7 +6,6 @@ legible and, if they are too long, cut.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,12 +13,11 @@ from uuid import UUID
 
 import orjson
 
+from .error_texts import legible
 from .fields import wrong_type
 from .jsonable import DEEPEST
 from .members import LARGEST, Listed, Member, Object, Schema
 
-ILLEGIBLE = re.compile("[\x00\ud800-\udfff]")
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LONGEST_NAME = 255
 """Characters of a type and a code."""
 LONGEST_MESSAGE = LARGEST_DETAILS = 2**20
@@ -70,15 +68,10 @@ class Failure:
         """Make its texts legible, and cut those that are too long."""
         self.type = legible(self.type)[:LONGEST_NAME]
         self.code = legible(self.code)[:LONGEST_NAME]
-        self.message = legible(self.message[:LONGEST_MESSAGE])
+        self.message = legible(self.message)[:LONGEST_MESSAGE]
         self.backtrace = shortened(self.backtrace)
         if self.details:
             self.details = legible_json(self.details)
-
-
-def legible(text: str) -> str:
-    """Replace what no database or JSON can hold: NUL characters, and lone surrogates."""
-    return text if text.isascii() and "\x00" not in text else ILLEGIBLE.sub(REPLACEMENT, text)
 
 
 def legible_json(value: Any, depth: int = 0) -> Any:
@@ -115,8 +108,8 @@ def shortened(backtrace: list[str] | None) -> list[str] | None:
     room = BACKTRACE_CHARACTERS
     kept: list[str] = []
     for frame in backtrace[:BACKTRACE_FRAMES]:
-        kept.append(legible(frame[:room]))
-        room -= len(frame)
+        kept.append(legible(frame)[:room])
+        room -= len(kept[-1])
         if room <= 0:
             break
     return kept

@@ -20,7 +20,7 @@ from workers.bindings.agq.resp import Failed
 pytestmark = pytest.mark.django_db
 
 TEXT = "\0 \ud83d ü😀"
-LEGIBLE = "\ufffd \ufffd ü😀"
+LEGIBLE = r"\x00 \ud83d ü😀"
 ERROR = {
     "type": TEXT,
     "code": TEXT,
@@ -87,13 +87,13 @@ def test_an_error_may_be_a_text(api, error):
     assert job.errors.get().message == LEGIBLE
 
 
-def test_bytes_that_are_no_text_are_replaced(api):
+def test_bytes_that_are_no_text_are_escaped(api):
     job = held()
     body = b'{"job_id": "%s", "error": {"code": "x", "message": "a\xff\xed\xa0\xbdb"}}'
 
     assert api.send("workers/nack", body % str(job.pk).encode()).status_code == 200
 
-    assert job.errors.get().message == "a\ufffd\ufffd\ufffd\ufffdb"
+    assert job.errors.get().message == r"a\udcff\udced\udca0\udcbdb"
 
 
 def test_an_error_of_any_size_is_cut(api):

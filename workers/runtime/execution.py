@@ -24,7 +24,7 @@ from workers import protocol
 from .blocking import in_thread
 from .context import JobContext
 from .handling import Handler
-from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of, message_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
 
 
 @dataclass(frozen=True, slots=True)
