@@ -26,7 +26,7 @@ def heard(word: str) -> Q:
 def orders_and_drains(action: OperatorAction, site_name: str) -> Iterator[tuple[str, str]]:
     if action.verb in VERBS.values() and Directive.objects.filter(action_id=action.pk).exists():
         url = display.admin_url(site_name, "ojs_workers_worker", "order", action.pk)
-        yield _("Progress of the directive"), url
+        yield _("Progress of the order"), url
     for operation in FleetOperation.objects.filter(action_id=action.pk)[:10]:
         url = display.admin_url(site_name, "ojs_workers_fleetoperation", "change", operation.pk)
         yield str(operation), url

@@ -30,7 +30,7 @@ def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
         "media": model_admin.media,
-        "title": gettext("Progress of the directive"),
+        "title": gettext("Progress of the order"),
         "action": action,
         "words": sentence(found),
         "rows": [
@@ -78,5 +78,5 @@ def sentence(found: Convergence) -> str:
         sentence += gettext(", %(count)d gone before") % {"count": gone}
     replaced = found.count(Answer.SUPERSEDED)
     if replaced:
-        sentence += gettext(", %(count)d given another directive since") % {"count": replaced}
+        sentence += gettext(", %(count)d given another order since") % {"count": replaced}
     return sentence
