@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..spec.identifiers import parse_uuid
+from ..spec.strict_base64 import from_base64
 from .parameters import MOST, Page
 
 
@@ -22,7 +23,7 @@ def decode_cursor(text: str, parts: int) -> list[str]:
     """
     try:
         padded = text + "=" * (-len(text) % 4)
-        keys = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split("\x1f")
+        keys = from_base64(padded, altchars=b"-_").decode().split("\x1f")
     except ValueError:
         keys = []
     if len(keys) != parts or "\x00" in "".join(keys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -24,6 +23,7 @@ from ..spec.encoded import (
     joined,
     separated,
 )
+from ..spec.strict_base64 import from_base64
 from . import external
 from .codecs import KEY_ID as PAYLOAD_KEY
 from .codecs import Codec, CodecError, Encryption, Gzip, Payload
@@ -179,8 +179,8 @@ def parsed(text: str, encodings: Sequence[str], key_id: str) -> Any:
         CodecError: it cannot be decoded, or is not JSON inside.
     """
     try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
+        data = from_base64(text)
+    except ValueError:
         raise CodecError("The data of an encoded payload is not base64.") from None
     try:
         return orjson.loads(decode(Payload(data, {PAYLOAD_KEY: key_id}), encodings))

@@ -9,8 +9,6 @@ a service keeps the answer for a while.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from ..conf import ojs_settings
+from ..spec.strict_base64 import from_base64
 
 SIZE = 32
 VARIABLE = "CODEC_KEYS"
@@ -37,8 +36,8 @@ def of_environment() -> dict[str, bytes]:
     for entry in filter(None, map(str.strip, text.split(","))):
         name, _, key = entry.partition("=")
         try:
-            found[name] = base64.b64decode(key, validate=True)
-        except binascii.Error:
+            found[name] = from_base64(key)
+        except ValueError:
             # It is not quoted: it may be most of a key.
             raise ImproperlyConfigured(f"{VARIABLE}: key {name!r} is not base64.") from None
     return found

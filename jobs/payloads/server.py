@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import http.client
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from ..spec.codec_requests import CodecPayload, Metadata
 from ..spec.encoded import ENCODINGS, is_encoded, joined, separated
 from ..spec.encoded import KEY_ID as KEY_IN_META
 from ..spec.fields import refuse, wrong_type
+from ..spec.strict_base64 import from_base64
 from . import chain, external
 from .codecs import KEY_ID, CodecError, Payload
 
@@ -85,8 +85,8 @@ def _read(given: Any, place: str) -> tuple[bytes, str, str]:
     encoding = Metadata.encoding.under(metadata, f"{place}.metadata")
     key_id = Metadata.encryption_key_id.under(metadata, f"{place}.metadata") or ""
     try:
-        return base64.b64decode(text, validate=True), encoding, key_id
-    except binascii.Error:
+        return from_base64(text), encoding, key_id
+    except ValueError:
         raise refuse(f"{place}.data", "It is not base64.") from None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import storages
 from django.urls import reverse
 
@@ -471,3 +472,38 @@ def test_a_chain_that_would_leave_something_in_clear_is_reported(settings, optio
     settings.OJS = settings.OJS | options
 
     assert [problem for problem in run_checks() if problem.id == "ojs.E029"]
+
+
+NO_BASE64 = ["é", "W10=é", "W10", "W1 0="]
+
+
+@pytest.mark.parametrize("text", NO_BASE64)
+@pytest.mark.parametrize("verb", ["encode", "decode"])
+def test_the_codec_server_refuses_what_is_not_base64(verb, text):
+    may = OJSClient(make_key("may", scopes=["ojs:admin:args"])[1])
+    payload = {"data": text, "metadata": {"encoding": "json/plain"}}
+
+    refused = may.post(
+        f"/ojs/codec/{verb}", json.dumps({"payloads": [payload]}), content_type="application/json"
+    )
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "It is not base64."
+
+
+@once_is_enough
+@pytest.mark.parametrize("text", NO_BASE64)
+def test_a_worker_says_what_is_wrong_with_data_that_are_not_base64(text):
+    sealed = chain.sealed(SECRET) | {"data": text}
+
+    with pytest.raises(codecs.CodecError, match="not base64"):
+        chain.opened(sealed)
+
+
+@once_is_enough
+@pytest.mark.parametrize("text", NO_BASE64)
+def test_a_key_of_the_environment_that_is_not_base64_is_named(monkeypatch, text):
+    monkeypatch.setenv("CODEC_KEYS", f"k={text}")
+
+    with pytest.raises(ImproperlyConfigured, match="key 'k' is not base64"):
+        codecs.of_environment()
