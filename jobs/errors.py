@@ -347,12 +347,20 @@ class InMaintenance(OJSError):
     hint = "Try again when the maintenance has ended."
 
 
-class DatabaseUnavailable(OJSError):
-    """The database cannot serve the request now (OJS HTTP §16.2); see `trouble`."""
+class BackendUnavailable(OJSError):
+    """What the server keeps its data in cannot serve the request now (OJS HTTP §16.2)."""
 
     retryable = True
     RETRY_AFTER = 1
     """Seconds after which a retry makes sense."""
+
+
+class DatabaseUnavailable(BackendUnavailable):
+    """The database cannot serve the request now; see `trouble`."""
+
+
+class StorageUnavailable(BackendUnavailable):
+    """The storage of large arguments cannot be used now (OJS payload limits §5)."""
 
 
 class DatabaseRefused(OJSError):

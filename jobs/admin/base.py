@@ -6,13 +6,15 @@ from collections.abc import Collection
 from functools import wraps
 from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
+from django.utils.translation import gettext
 
 from ..access.redaction import may_see, redact_quotes
+from ..errors import StorageUnavailable
 from ..store import standby
 from .confirm import in_order
 from .display import NOTHING
@@ -41,14 +43,31 @@ def without_nul(view: Any) -> Any:
     return checked
 
 
+def without_storage(view: Any) -> Any:
+    """Return the view, with a message if the storage of large arguments is away for a change."""
+
+    @wraps(view)
+    def attempted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return view(request, *args, **kwargs)
+        except StorageUnavailable as problem:
+            if request.method != "POST":
+                raise
+            # It is marked for translation where it is raised.
+            messages.error(request, gettext(problem.message))
+            return HttpResponseRedirect(request.get_full_path())
+
+    return attempted
+
+
 class PagesModelAdmin(admin.ModelAdmin):
-    """A model admin whose pages, Django's and its own, answer any address."""
+    """A model admin whose pages, Django's and its own, answer any address and any change."""
 
     @property
     def urls(self) -> Any:
         patterns = super().urls
         for pattern in patterns:
-            pattern.callback = without_nul(pattern.callback)
+            pattern.callback = without_storage(without_nul(pattern.callback))
         return patterns
 
 

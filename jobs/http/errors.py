@@ -12,6 +12,7 @@ from django.http import Http404
 from ..access import refusals
 from ..access.address import address_of
 from ..errors import (
+    BackendUnavailable,
     BatchTooLarge,
     BodyTooLarge,
     BreakingChange,
@@ -79,7 +80,7 @@ STATUS: dict[type[OJSError], int] = {
     DuplicateJob: 409,
     Conflict: 409,
     InMaintenance: 503,
-    DatabaseUnavailable: 503,
+    BackendUnavailable: 503,
     DatabaseRefused: 500,
     NotAuthenticated: 401,
     PermissionDenied: 403,
@@ -132,7 +133,7 @@ def refusal(problem: OJSError, request_id: str, *, status: int | None = None) ->
         response["Retry-After"] = str(problem.RETRY_AFTER)
         reset = clock.now() + timedelta(seconds=problem.RETRY_AFTER)
         show_rate(response, problem.details["limit"], 0, reset)
-    elif isinstance(problem, DatabaseUnavailable):
+    elif isinstance(problem, BackendUnavailable):
         response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):
         response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])

@@ -209,6 +209,7 @@ def open_args(args: Any, meta: Mapping[str, Any]) -> Any:
     Raises:
         CodecError: they cannot be decoded.
         PayloadChecksumMismatch: what is stored elsewhere was changed.
+        StorageUnavailable: what is stored elsewhere cannot be read now.
     """
     if type(args) is not list:
         return args

@@ -7,8 +7,10 @@ arguments, and must not be able to make a worker read other files or addresses.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from secrets import token_hex
 from typing import Any
@@ -16,16 +18,22 @@ from typing import Any
 import orjson
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage, storages
+from django.utils.translation import gettext_noop
 
 from ..conf import ojs_settings
+from ..errors import StorageUnavailable
 from ..spec.encoded import ENCODED, REFERENCE, is_encoded
 from ..spec.identifiers import uuid7
 from .codecs import CodecError
+
+logger = logging.getLogger("jobs.payloads")
 
 NAME = re.compile(r"[0-9a-f-]{36}-[0-9a-f]{32}\.json")
 RELEASED = "released"
 """Folder with the lists of what may be deleted."""
 LIST = re.compile(r"[0-9a-f-]{36}\.json")
+# Clients get English, users their own language (`gettext`).
+AWAY = gettext_noop("The storage of large arguments cannot be used at present.")
 
 
 class PayloadChecksumMismatch(Exception):
@@ -35,7 +43,11 @@ class PayloadChecksumMismatch(Exception):
 
 
 def put(args: list[Any]) -> list[Any]:
-    """Store the large ones among arguments; return the arguments with references to them."""
+    """Store the large ones among arguments; return the arguments with references to them.
+
+    Raises:
+        StorageUnavailable: try again.
+    """
     if not ojs_settings.PAYLOAD_STORAGE:
         return args
     return [_put(each) for each in args]
@@ -47,7 +59,8 @@ def _put(value: Any) -> Any:
         return value
     digest = hashlib.sha256(data)
     # The name cannot be guessed: only someone who sees the reference can use it.
-    name = _storage().save(f"{uuid7()}-{token_hex(16)}.json", ContentFile(data))
+    with _reached() as storage:
+        name = storage.save(f"{uuid7()}-{token_hex(16)}.json", ContentFile(data))
     reference = {
         REFERENCE: f"{_base()}{name}",
         "size": len(data),
@@ -89,10 +102,15 @@ def names_in(value: Any) -> Iterator[str]:
 
 
 def release(names: Collection[str]) -> None:
-    """Put a list of files that are not needed any more into the storage."""
+    """Put a list of files that are not needed any more into the storage.
+
+    Raises:
+        StorageUnavailable: try again.
+    """
     if names:
         content = ContentFile(orjson.dumps(sorted(names)))
-        _storage().save(f"{RELEASED}/{uuid7()}.json", content)
+        with _reached() as storage:
+            storage.save(f"{RELEASED}/{uuid7()}.json", content)
 
 
 def released(*, before: datetime) -> list[str]:
@@ -112,11 +130,16 @@ def _time_of(file: str) -> str:
 
 
 def read_list(path: str) -> set[str]:
-    """Return the files that a list names; none if another process has read it."""
+    """Return the files that a list names; none if another process has read it, or it is no list."""
     try:
         with _storage().open(path) as file:
             listed = orjson.loads(file.read())
-    except (FileNotFoundError, orjson.JSONDecodeError):
+    except FileNotFoundError:
+        return set()
+    except orjson.JSONDecodeError:
+        listed = None
+    if not isinstance(listed, list):
+        logger.error("%s in the storage of large arguments is no list: it is skipped.", path)
         return set()
     return {name for name in listed if isinstance(name, str) and NAME.fullmatch(name)}
 
@@ -130,18 +153,38 @@ def _storage() -> Storage:
     return storages[ojs_settings.PAYLOAD_STORAGE]
 
 
+@contextmanager
+def _reached() -> Iterator[Storage]:
+    """Yield the storage.
+
+    Raises:
+        FileNotFoundError: it does not have the file.
+        StorageUnavailable: something else is the matter with it.
+    """
+    storage = _storage()
+    try:
+        yield storage
+    except FileNotFoundError:
+        raise
+    except Exception as problem:
+        # The storages of clouds have errors of their own, without a common class.
+        logger.error("%s %s: %s", AWAY, type(problem).__name__, problem)
+        raise StorageUnavailable(AWAY) from problem
+
+
 def get(value: Any) -> Any:
     """Return what a reference of this site refers to, or any other value as it is.
 
     Raises:
         CodecError: the storage does not have it.
         PayloadChecksumMismatch: it was changed.
+        StorageUnavailable: try again.
     """
     name = _name(value)
     if name is None:
         return value
     try:
-        with _storage().open(name) as file:
+        with _reached() as storage, storage.open(name) as file:
             data = file.read()
     except FileNotFoundError:
         raise CodecError(f"The stored payload {name} does not exist any more.") from None

@@ -40,6 +40,7 @@ def decoded(given: Any, place: str) -> dict[str, Any]:
     Raises:
         InvalidRequest: it is not a payload, or cannot be decoded.
         NotInstalled: this server has no keys.
+        StorageUnavailable: it is stored elsewhere, and cannot be read now.
     """
     data, encoding, key_id = _read(given, place)
     try:

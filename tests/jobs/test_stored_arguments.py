@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.files.storage import FileSystemStorage
+from django.core.management import CommandError, call_command
 
 import jobs
 from jobs import engine, history
+from jobs.errors import StorageUnavailable
+from jobs.http.authentication import make_key
 from jobs.models import CronJob, Job, Workflow
+from jobs.payloads import server
 from jobs.store.database import atomic
 from tests.factories import ago
+from tests.ojs_client import OJSClient
+from tests.operators import confirm, messages, operator
 
 pytestmark = pytest.mark.django_db
 
@@ -183,6 +193,102 @@ def test_a_storage_that_is_away_is_asked_again(bucket, monkeypatch):
 
     assert engine.stored_arguments.collect() == 1
     assert files(bucket) == set()
+
+
+class BotoError(Exception):
+    """As the storages of clouds have them."""
+
+
+AWAY = [ConnectionError("away"), OSError("away"), PermissionError("away"), BotoError("away")]
+
+
+@pytest.fixture(params=AWAY, ids=lambda problem: type(problem).__name__)
+def break_storage(request, monkeypatch) -> Iterator[Callable[[], None]]:
+    """Let the storage fail in one of the ways that storages have, for the rest of the test."""
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise request.param
+
+    def begin() -> None:
+        for name in ("save", "open"):
+            monkeypatch.setattr(FileSystemStorage, name, fail)
+
+    return begin
+
+
+def test_jobs_are_not_deleted_over_http_while_the_storage_is_away(bucket, break_storage, caplog):
+    job = finished()
+    client = OJSClient(make_key("purge", scopes=["ojs:admin:purge"])[1])
+    break_storage()
+
+    reply = client.post(
+        "/ojs/v1/admin/jobs/bulk/delete",
+        json.dumps({"filter": {"type": "a.b", "state": "completed"}, "confirm": True}),
+        content_type="application/json",
+    )
+
+    assert (reply.status_code, reply["Retry-After"]) == (503, "1")
+    assert reply.json()["error"]["retryable"] is True
+    assert "storage of large arguments" in reply.json()["error"]["message"]
+    assert "away" not in reply.text
+    assert "Error: away" in caplog.text
+    assert Job.objects.filter(pk=job.pk).exists()
+
+
+def test_the_codec_server_asks_to_try_again_while_the_storage_is_away(bucket, break_storage):
+    payload = server.payload_of(finished().args[0], {})
+    client = OJSClient(make_key("may", scopes=["ojs:admin:args"])[1])
+    break_storage()
+
+    reply = client.post(
+        "/ojs/codec/decode", json.dumps({"payloads": [payload]}), content_type="application/json"
+    )
+
+    assert (reply.status_code, reply["Retry-After"]) == (503, "1")
+
+
+def test_the_admin_says_that_the_storage_is_away(bucket, break_storage):
+    job = finished()
+    client = operator("erase_job")
+    break_storage()
+
+    page = confirm(client, "ojs_jobs_job", "erase", job, reason="asked")
+
+    assert messages(page) == ["The storage of large arguments cannot be used at present."]
+    assert Job.objects.filter(pk=job.pk).exists()
+
+
+def test_the_command_says_in_a_line_that_the_storage_is_away(bucket, break_storage):
+    job = finished()
+    break_storage()
+
+    with pytest.raises(CommandError, match=r"^The storage of large arguments [a-z ]+\.$"):
+        call_command("jobs", "erase", str(job.pk), stdout=io.StringIO())
+
+    assert Job.objects.filter(pk=job.pk).exists()
+
+
+def test_arguments_cannot_be_stored_or_read_while_the_storage_is_away(bucket, break_storage):
+    job = jobs.enqueue("a.b", [LARGE])
+    break_storage()
+
+    with pytest.raises(StorageUnavailable):
+        jobs.enqueue("a.b", [LARGE])
+    with pytest.raises(StorageUnavailable):
+        _ = jobs.get(job.id).args
+
+
+@pytest.mark.parametrize("text", ["5", "null", '{"a": 1}', "no JSON", "\xff"])
+def test_a_list_that_is_none_does_not_keep_the_others_from_being_read(bucket, caplog, text):
+    job = finished()
+    by_erasure(job)
+    (bucket / "released" / f"{job.pk}.json").write_bytes(text.encode("latin-1"))
+    let_time_pass(bucket)
+
+    assert engine.stored_arguments.collect() == 1
+    assert files(bucket) == set()
+    assert lists(bucket) == []
+    assert "is no list" in caplog.text
 
 
 def test_a_list_names_only_files_of_this_project(bucket):
