@@ -345,14 +345,13 @@ def _check_payloads(options: conf.Settings) -> list[checks.CheckMessage]:
 
 
 def _check_codecs() -> list[checks.CheckMessage]:
-    """Checks the places of `jobs.codecs` in chains that can be made."""
-    if not enqueue_chain.entries:
-        return []
+    """Checks the codecs, and the places of `jobs.codecs` in chains that can be made."""
     from . import codecs
 
+    hint = "See the docs of encryption."
     return [
-        checks.Error(problem, hint="See the docs of encryption.", id="ojs.E029")
-        for problem in codecs.misplaced()
+        *(checks.Error(problem, hint=hint, id="ojs.E029") for problem in codecs.misplaced()),
+        *(checks.Error(problem, hint=hint, id="ojs.E036") for problem in codecs.unusable()),
     ]
 
 

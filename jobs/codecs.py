@@ -17,11 +17,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 from .engine import Failure, bounds, schemas
 from .errors import InvalidRequest
 from .middleware import Middleware, enqueue_chain, execution_chain
+from .payloads import keys
 from .payloads.chain import (
+    chain,
     encodings_of,
+    kinds,
     like,
     open_all,
     open_args,
@@ -175,13 +180,33 @@ class Vault:
 def misplaced() -> list[str]:
     """Return what is wrong with the places of `Encode` and `Decode` in their chains."""
     found = []
-    encoders = [_is(each, enqueue_chain.load, Encode) for each in enqueue_chain.entries]
-    decoders = [_is(each, execution_chain.load, Decode) for each in execution_chain.entries]
+    encoders, decoders = _places()
     if True in encoders[:-1]:
         found.append('Encode must be the last of OJS["ENQUEUE_MIDDLEWARE"].')
     if True in encoders and True not in decoders:
         found.append('With Encode, OJS["EXECUTION_MIDDLEWARE"] needs jobs.codecs.Decode.')
     return found
+
+
+def unusable() -> list[str]:
+    """Return what keeps the codecs and the keys of this process from working."""
+    # A process that only has the settings in common with others need not have the packages.
+    is_used = any(map(any, _places()))
+    found = []
+    for check in (chain if is_used else kinds, keys.check):
+        try:
+            check()
+        except ImproperlyConfigured as problem:
+            found.append(str(problem))
+    return found
+
+
+def _places() -> tuple[list[bool], list[bool]]:
+    """Return which of the middleware around enqueues encode, and around executions decode."""
+    return (
+        [_is(each, enqueue_chain.load, Encode) for each in enqueue_chain.entries],
+        [_is(each, execution_chain.load, Decode) for each in execution_chain.entries],
+    )
 
 
 def _is(entry: str | Middleware, load: Callable[[Any], Any], kind: type[Any]) -> bool:

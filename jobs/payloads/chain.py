@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -40,15 +40,29 @@ def chain() -> tuple[Codec, ...]:
         ImproperlyConfigured: one of them cannot be made, or has no `encoding`.
     """
     made = []
-    for path in ojs_settings.CODECS:
+    for path, kind in kinds():
         try:
-            codec = import_string(path)()
-        except ImportError as problem:
-            raise ImproperlyConfigured(f'OJS["CODECS"]: {problem}') from problem
+            codec = kind()
+        except TypeError as problem:
+            raise ImproperlyConfigured(
+                f'OJS["CODECS"]: {path} cannot be made without arguments: {problem}'
+            ) from problem
         if not isinstance(getattr(codec, "encoding", None), str):
             raise ImproperlyConfigured(f'OJS["CODECS"]: {path} has no encoding.')
         made.append(codec)
     return tuple(made)
+
+
+def kinds() -> list[tuple[str, Callable[[], Codec]]]:
+    """Return the paths of `OJS["CODECS"]`, with what they name.
+
+    Raises:
+        ImproperlyConfigured: one of them cannot be imported.
+    """
+    try:
+        return [(path, import_string(path)) for path in ojs_settings.CODECS]
+    except ImportError as problem:
+        raise ImproperlyConfigured(f'OJS["CODECS"]: {problem}') from problem
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

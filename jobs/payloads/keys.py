@@ -10,8 +10,9 @@ a service keeps the answer for a while.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -28,10 +29,15 @@ def of_environment() -> dict[str, bytes]:
     separated by commas, the current one first.
 
     Raises:
-        ImproperlyConfigured: it is something else.
+        ImproperlyConfigured: it is something else, or the file cannot be read.
     """
     file = os.environ.get(f"{VARIABLE}_FILE")
-    text = Path(file).read_text() if file else os.environ.get(VARIABLE, "")
+    try:
+        text = Path(file).read_text() if file else os.environ.get(VARIABLE, "")
+    except OSError as problem:
+        raise ImproperlyConfigured(f"{VARIABLE}_FILE: {problem}") from None
+    except UnicodeDecodeError:
+        raise ImproperlyConfigured(f"{VARIABLE}_FILE: it is no text.") from None
     found = {}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, _, key = entry.partition("=")
@@ -43,18 +49,41 @@ def of_environment() -> dict[str, bytes]:
     return found
 
 
+def function() -> Callable[[], Mapping[str, bytes]]:
+    """Return the function that `OJS["CODEC_KEYS"]` names.
+
+    Raises:
+        ImproperlyConfigured: it cannot be imported, or is no function.
+    """
+    path = ojs_settings.CODEC_KEYS
+    try:
+        found: Any = import_string(path)
+    except ImportError as problem:
+        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {problem}') from problem
+    if not callable(found):
+        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {path} is no function.')
+    return cast(Callable[[], Mapping[str, bytes]], found)
+
+
+def check() -> None:
+    """Check what can be checked without asking a service, as a function of the site may.
+
+    A process may have no keys: those of others need not be its own.
+
+    Raises:
+        ImproperlyConfigured: the keys cannot be used.
+    """
+    if function() is of_environment:
+        known()
+
+
 def known() -> Mapping[str, bytes]:
     """Return the site's keys, the current one first.
 
     Raises:
         ImproperlyConfigured: the function cannot be imported, or a key is not 32 bytes.
     """
-    path = ojs_settings.CODEC_KEYS
-    try:
-        function = import_string(path)
-    except ImportError as problem:
-        raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: {problem}') from problem
-    found: Mapping[str, bytes] = function()
+    found = function()()
     for name, key in found.items():
         if not name or not isinstance(key, bytes) or len(key) != SIZE:
             raise ImproperlyConfigured(f'OJS["CODEC_KEYS"]: key {name!r} is not {SIZE} bytes.')

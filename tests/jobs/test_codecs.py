@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -507,3 +508,70 @@ def test_a_key_of_the_environment_that_is_not_base64_is_named(monkeypatch, text)
 
     with pytest.raises(ImproperlyConfigured, match="key 'k' is not base64"):
         codecs.of_environment()
+
+
+def needs_a_key(key: str) -> None:
+    """It can be imported, and not called."""
+
+
+WITHOUT_MIDDLEWARE: dict[str, Any] = {"ENQUEUE_MIDDLEWARE": [], "EXECUTION_MIDDLEWARE": []}
+"""As a codec server of its own may have it."""
+
+
+@once_is_enough
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"CODECS": ["nope.nope"]}, 'OJS["CODECS"]: No module named'),
+        ({"CODECS": ["nope.nope"]} | WITHOUT_MIDDLEWARE, 'OJS["CODECS"]: No module named'),
+        ({"CODECS": [f"{HERE}.nope"]}, 'OJS["CODECS"]: Module'),
+        ({"CODECS": [f"{HERE}.needs_a_key"]}, f'OJS["CODECS"]: {HERE}.needs_a_key cannot'),
+        ({"CODECS": ["builtins.dict"]}, 'OJS["CODECS"]: builtins.dict has no encoding.'),
+        ({"CODEC_KEYS": "nope.nope"}, 'OJS["CODEC_KEYS"]: No module named'),
+        ({"CODEC_KEYS": "nope.nope"} | WITHOUT_MIDDLEWARE, 'OJS["CODEC_KEYS"]: No module named'),
+        ({"CODEC_KEYS": f"{HERE}.KEYS"}, f'OJS["CODEC_KEYS"]: {HERE}.KEYS is no function.'),
+    ],
+)
+def test_codecs_that_cannot_work_are_reported(settings, options, reason):
+    settings.OJS = settings.OJS | options
+
+    (problem,) = [problem for problem in run_checks() if problem.id == "ojs.E036"]
+    assert problem.msg.startswith(reason)
+
+
+@once_is_enough
+def test_keys_of_the_environment_that_cannot_be_read_are_reported(settings, monkeypatch, tmp_path):
+    settings.OJS = settings.OJS | {"CODEC_KEYS": "jobs.codecs.of_environment"}
+    (tmp_path / "binary").write_bytes(NEW + b"\xff")
+
+    def reported(**variables: str) -> list[str]:
+        for name in ("CODEC_KEYS", "CODEC_KEYS_FILE"):
+            monkeypatch.setenv(name, variables.get(name, ""))
+        return [problem.msg for problem in run_checks() if problem.id == "ojs.E036"]
+
+    (missing,) = reported(CODEC_KEYS_FILE=str(tmp_path / "nope"))
+    assert missing.startswith("CODEC_KEYS_FILE: ")
+    assert "No such file" in missing
+    assert reported(CODEC_KEYS_FILE=str(tmp_path / "binary")) == ["CODEC_KEYS_FILE: it is no text."]
+    assert reported(CODEC_KEYS="k=é") == ["CODEC_KEYS: key 'k' is not base64."]
+    assert reported(CODEC_KEYS="k=W10=") == ["OJS[\"CODEC_KEYS\"]: key 'k' is not 32 bytes."]
+    assert reported() == [], "the keys may be those of other processes"
+
+
+@once_is_enough
+def test_the_check_asks_no_service_for_keys(settings):
+    settings.OJS = settings.OJS | {"CODEC_KEYS": f"{HERE}.needs_a_key"}
+
+    assert not [problem for problem in run_checks() if problem.id == "ojs.E036"]
+
+
+@once_is_enough
+def test_encryption_without_its_package_is_reported_where_it_is_used(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    chain.chain.cache_clear()
+
+    (problem,) = [problem for problem in run_checks() if problem.id == "ojs.E036"]
+    assert "pip install 'django-ojs[encryption]'" in problem.msg
+
+    settings.OJS = settings.OJS | WITHOUT_MIDDLEWARE
+    assert not [problem for problem in run_checks() if problem.id == "ojs.E036"]
