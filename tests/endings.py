@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.contrib.auth.models import Permission
-
+from jobs.models import Workflow
+from jobs.spec.identifiers import uuid7
+from jobs.store import clock
 from workers.runtime import handlers
 
 OUTCOMES = "workers.runtime.outcomes"
@@ -45,7 +46,8 @@ def failing_handlers() -> Iterator[None]:
     @handlers.handler("tests.fail_atomic", atomic_ack=True)
     def fail_atomic(context: Any, how: str) -> Any:
         if how == "at commit":  # where foreign keys are checked
-            Permission.objects.create(codename="x", content_type_id=2**30)
+            nowhere = uuid7()
+            Workflow.objects.create(parent_id=nowhere, root_id=nowhere, created_at=clock.now())
         return _fail(how)
 
     yield

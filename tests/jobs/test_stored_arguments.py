@@ -21,7 +21,7 @@ from jobs.payloads import server
 from jobs.store.database import atomic
 from tests.factories import ago
 from tests.ojs_client import OJSClient
-from tests.operators import confirm, messages, operator
+from tests.operators import confirm, messages
 
 pytestmark = pytest.mark.django_db
 
@@ -247,12 +247,11 @@ def test_the_codec_server_asks_to_try_again_while_the_storage_is_away(bucket, br
     assert (reply.status_code, reply["Retry-After"]) == (503, "1")
 
 
-def test_the_admin_says_that_the_storage_is_away(bucket, break_storage):
+def test_the_admin_says_that_the_storage_is_away(bucket, break_storage, admin_client):
     job = finished()
-    client = operator("erase_job")
     break_storage()
 
-    page = confirm(client, "ojs_jobs_job", "erase", job, reason="asked")
+    page = confirm(admin_client, "ojs_jobs_job", "erase", job, reason="asked")
 
     assert messages(page) == ["The storage of large arguments cannot be used at present."]
     assert Job.objects.filter(pk=job.pk).exists()

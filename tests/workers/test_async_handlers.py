@@ -10,13 +10,12 @@ from itertools import count
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
 
 import jobs
 from jobs.engine import Completion, Failure
 from jobs.models import Job
 from jobs.spec.identifiers import uuid7
-from jobs.store.database import alias, connection
+from jobs.store.database import connection
 from jobs.testing import run_jobs
 from tests.processes import eventually
 from workers.runtime import blocking, handler
@@ -176,7 +175,7 @@ def test_a_connection_that_was_lost_fails_no_second_job(loop, ended, settings, m
             return int(cursor.fetchone()[0])
 
     async def run(context: Any, number: int) -> int:
-        await Group.objects.using(alias()).acount()
+        await Job.objects.acount()
         sessions.append(await blocking.in_thread(session)())
         return number
 
