@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from .errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout,
 from .models import Job, Workflow
 from .options import JSON, JobState, Period, WorkflowStateName
 from .payloads.chain import open_all, open_args, open_error, opened
+from .payloads.codecs import CodecError
+from .payloads.external import PayloadChecksumMismatch
 from .place import Place, current
 from .spec.envelope import due_at
 from .spec.identifiers import parse_uuid
@@ -58,7 +61,10 @@ class AttemptError:
 
 
 def _attempt_error(row: Any) -> AttemptError:
-    message, backtrace = open_error(row.message, row.backtrace, row.details)
+    return _error_of(row, *open_error(row.message, row.backtrace, row.details))
+
+
+def _error_of(row: Any, message: str, backtrace: list[str] | None) -> AttemptError:
     return AttemptError(
         attempt=row.attempt,
         type=row.type,
@@ -298,6 +304,52 @@ class JobHandle:
         """`wait()` for async code."""
         self._row = await _wait_async(self._place, _JobEnd(self.id), timeout)
         return self
+
+
+class Contents:
+    """What a job is about: in clear, or as it is stored where this process cannot decode it.
+
+    Whoever shows many jobs uses this, so that one that cannot be decoded does not hide the others.
+    """
+
+    def __init__(self, job: JobHandle) -> None:
+        self._job = job
+        self._row = job._row
+        self.unreadable: dict[str, str] = {}
+        """Why something is shown as it is stored, by what it is: `args`, `result`, `errors`."""
+
+    @property
+    def args(self) -> list[JSON]:
+        found: list[JSON] = self._read("args", lambda: self._job.args, self._row.args)
+        return found
+
+    @property
+    def result(self) -> JSON:
+        found: JSON = self._read("result", lambda: self._job.result, self._row.result)
+        return found
+
+    @property
+    def errors(self) -> list[AttemptError]:
+        rows = self._row.errors.all() if isinstance(self._row, Job) else []
+        return [
+            self._read(
+                "errors",
+                partial(_attempt_error, row),
+                _error_of(row, row.message, row.backtrace),
+            )
+            for row in rows
+        ]
+
+    def _read(self, name: str, read: Callable[[], Any], stored: Any) -> Any:
+        # Codecs, keys and storages are the site's, and raise whatever they raise.
+        try:
+            return read()
+        except Exception as problem:
+            reason = " ".join(str(problem).split())
+            if not isinstance(problem, CodecError | PayloadChecksumMismatch):
+                reason = f"{type(problem).__name__}: {reason}"
+            self.unreadable[name] = reason
+            return stored
 
 
 class Handles(Sequence["JobHandle | None"]):

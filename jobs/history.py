@@ -82,5 +82,6 @@ def erase(
         jobs = Job.objects.filter(pk__in=named) if named else Job.objects.all()
         for name, value in (meta or {}).items():
             jobs = jobs.filter(JSONObjectHas("meta", name, value))
-        words = [value for value in (meta or {}).values() if isinstance(value, str)]
+        # The empty text is in every filter of the audit.
+        words = [value for value in (meta or {}).values() if isinstance(value, str) and value]
         return erasure.erase(jobs, gone=named, words=words, progress=progress)

@@ -367,3 +367,35 @@ def test_the_shell_erases_and_keeps_no_record_of_whom(capsys):
         {"meta": ["customer"]},
     )
     assert action.reason == "asked for it"
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (["customer=p1", "customer=p2"], "once for each"),
+        (["customer"], "NAME=VALUE"),
+        (["customer="], "NAME=VALUE"),
+        (["=p1"], "NAME=VALUE"),
+        (["="], "NAME=VALUE"),
+    ],
+)
+def test_the_shell_refuses_what_would_erase_other_jobs_than_were_meant(members, said):
+    for customer in ("p1", "p2", ""):
+        JobFactory(completed=True, meta={"customer": customer})
+    words = [word for member in members for word in ("--meta", member)]
+
+    with pytest.raises(CommandError, match=said):
+        call_command("jobs", "erase", *words)
+
+    assert Job.objects.count() == 3
+    assert not OperatorAction.objects.exists()
+
+
+def test_jobs_with_an_empty_member_are_erased_and_the_audit_keeps_its_filters():
+    JobFactory(completed=True, meta={"customer": ""})
+    searched = OperatorAction.objects.create(verb="retry_job", selection={"filter": {"q": "mail"}})
+
+    assert history.erase(meta={"customer": ""}).jobs == 1
+
+    searched.refresh_from_db()
+    assert searched.selection == {"filter": {"q": "mail"}}

@@ -14,8 +14,8 @@ import jobs
 from jobs import engine
 from jobs.engine import Failure
 from jobs.management.commands.jobs import table
-from jobs.models import Job, OperatorAction
-from tests.factories import JobFactory
+from jobs.models import Job, JobError, OperatorAction
+from tests.factories import JobFactory, ago
 
 pytestmark = pytest.mark.django_db
 
@@ -84,6 +84,62 @@ def test_a_job_is_shown_with_its_errors():
     assert "Attempt 1: ValueError: no" in text and "a line" in text
     shown = as_json("show", str(job.id))
     assert shown["state"] == "retryable" and shown["errors"][0]["message"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("binary/encrypted", "There is no key ''."),
+        ("gzip/plain", "The payload is not gzip data."),
+        ("unknown", "There is no codec 'unknown' here."),
+    ],
+)
+def test_a_job_that_cannot_be_decoded_is_shown_as_it_is_stored(encoding, said):
+    closed = [{"ojs_encoded": True, "encoding": encoding, "data": "AAAA"}]
+    there = run("enqueue", "email.send", '["ann"]').strip()
+    away = as_json("enqueue", "pay.charge", json.dumps(closed))
+    assert away["args"] == closed
+
+    assert [job["args"] for job in as_json("list")] == [closed, ["ann"]]
+    lines = run("list").splitlines()
+    assert '"data":"AAAA"' in lines[1] and '["ann"]' in lines[2]
+    shown = as_json("show", away["id"])
+    assert shown["args"] == closed and shown["unreadable"] == {"args": said}
+    assert f'{{"args":"{said}"}}' in run("show", away["id"])
+    assert as_json("show", there)["unreadable"] == {}
+
+
+def test_jobs_are_listed_while_the_storage_of_their_arguments_is_away(monkeypatch):
+    run("enqueue", "email.send", '["ann"]')
+
+    def unreachable(*args: Any) -> Any:
+        raise ConnectionError("no route\nto the bucket")
+
+    monkeypatch.setattr("jobs.handles.open_args", unreachable)
+    (listed,) = as_json("list")
+    assert listed["args"] == ["ann"]
+    unreadable = as_json("show", listed["id"])["unreadable"]
+    assert unreadable == {"args": "ConnectionError: no route to the bucket"}
+
+
+def test_the_errors_and_the_result_of_a_job_are_shown_although_their_key_is_gone():
+    closed = {"ojs_encoded": True, "encoding": "binary/encrypted", "data": "AAAA"}
+    job = JobFactory(completed=True, result=closed)
+    JobError.objects.create(
+        job=job,
+        attempt=1,
+        type="ValueError",
+        message="[encrypted]",
+        details=closed,
+        occurred_at=ago(1),
+    )
+
+    shown = as_json("show", str(job.pk))
+
+    assert shown["result"] == closed
+    assert [error["message"] for error in shown["errors"]] == ["[encrypted]"]
+    assert sorted(shown["unreadable"]) == ["errors", "result"]
+    assert "Attempt 1: ValueError: [encrypted]" in run("show", str(job.pk))
 
 
 def test_jobs_are_cancelled_by_id_and_by_condition():

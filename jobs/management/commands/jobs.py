@@ -31,7 +31,7 @@ from django.core.management.base import (
 from jobs import engine, handles, history, producer
 from jobs.access.audit import of_shell, record_action
 from jobs.errors import OJSError
-from jobs.handles import JobHandle
+from jobs.handles import Contents, JobHandle
 from jobs.models import Event, Job
 from jobs.record import events
 from jobs.spec.lifecycle import Event as Transition
@@ -90,7 +90,7 @@ class Command(BaseCommand):
                     action="append",
                     default=[],
                     metavar="NAME=VALUE",
-                    help="the jobs whose meta has this text; may be given several times",
+                    help="the jobs whose meta has this text; with several names, all of them",
                 )
             if verb == "enqueue":
                 sub.add_argument("type")
@@ -133,7 +133,7 @@ class Command(BaseCommand):
                 str(job.state),
                 f"{job.attempt}/{job.max_attempts}",
                 f"{job.created_at:%Y-%m-%d %H:%M}",
-                orjson.dumps(job.args).decode(),
+                orjson.dumps(Contents(job).args).decode(),
             )
             for job in found
         ]
@@ -151,9 +151,9 @@ class Command(BaseCommand):
             if name != "errors" and value not in (None, [], {}):
                 text = value if isinstance(value, str) else orjson.dumps(value).decode()
                 self.stdout.write(f"{name:<{widest}}  {text}")
-        for error in job.errors:
-            self.stdout.write(f"\nAttempt {error.attempt}: {error.type}: {error.message}")
-            self.stdout.write("".join(error.backtrace or ()).rstrip())
+        for error in document["errors"]:
+            self.stdout.write("\nAttempt {attempt}: {type}: {message}".format(**error))
+            self.stdout.write("".join(error["backtrace"] or ()).rstrip())
 
     def _tail(self) -> None:
         rows = self._events()
@@ -221,8 +221,7 @@ class Command(BaseCommand):
         self._act("cancel_job", "cancelled", UNFINISHED)
 
     def _erase(self) -> None:
-        members = [text.partition("=") for text in self.options["meta"]]
-        meta = {name: value for name, _, value in members}
+        meta = _members(self.options["meta"])
         # Not in one transaction: the record must not name what was erased, whatever happens.
         done = history.erase(
             ids=self.options["id"],
@@ -343,7 +342,28 @@ def _cut(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[: size - 1]}…"
 
 
+def _members(texts: Sequence[str]) -> dict[str, str]:
+    """Return the members of `meta` that select jobs to erase.
+
+    Raises:
+        CommandError: they may not mean what was typed. A script would take it that all is erased.
+    """
+    meta: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise CommandError(f"--meta takes NAME=VALUE, and not {text!r}.")
+        if name in meta:
+            raise CommandError(
+                f"--meta names {name!r} twice, and no job has both values: "
+                "call the command once for each."
+            )
+        meta[name] = value
+    return meta
+
+
 def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
+    contents = Contents(job)
     document: dict[str, Any] = {
         "id": str(job.id),
         "type": job.type,
@@ -352,7 +372,7 @@ def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "priority": job.priority,
-        "args": job.args,
+        "args": contents.args,
         "meta": job.meta,
         "tags": job.tags,
     }
@@ -360,7 +380,7 @@ def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
         moment: datetime | None = getattr(job, name)
         document[name] = None if moment is None else format_timestamp(moment)
     if whole:
-        document["result"] = job.result
+        document["result"] = contents.result
         document["progress"] = job.progress
         document["progress_data"] = job.progress_data
         document["errors"] = [
@@ -373,6 +393,7 @@ def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
                 "occurred_at": format_timestamp(error.occurred_at),
                 "worker_id": error.worker_id,
             }
-            for error in job.errors
+            for error in contents.errors
         ]
+        document["unreadable"] = contents.unreadable
     return document
