@@ -93,6 +93,14 @@ def explain(problem: BaseException) -> OJSError | None:
     return DatabaseRefused(REFUSED) if sentence is None else DatabaseUnavailable(sentence)
 
 
+def described(problem: Error) -> str:
+    """Return in one line, for operators, that and why the database failed."""
+    reason = str(problem).strip().partition("\n")[0]
+    if _sentence(problem) == NOT_MIGRATED:
+        return f"{NOT_MIGRATED} ({reason})"
+    return f"The database failed: {reason}"
+
+
 def is_transient(problem: BaseException) -> bool:
     """Whether this is a database error that may be gone at the next try."""
     return isinstance(explain(problem), DatabaseUnavailable)

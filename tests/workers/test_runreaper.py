@@ -104,7 +104,9 @@ def test_only_does_the_chores_named_and_no_others(capsys):
     assert Job.objects.get().state == State.ACTIVE
 
 
-@pytest.mark.parametrize("wrong", [["--only", "everything"], ["--interval", "-1"]])
+@pytest.mark.parametrize(
+    "wrong", [["--only", "everything"], *(["--interval", text] for text in ("-1", "nan", "inf"))]
+)
 def test_arguments_that_make_no_sense_are_refused(wrong):
     with pytest.raises(CommandError):
         call_command("runreaper", "--once", *wrong)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from django.core.management.base import BaseCommand
 from django.utils import timezone
+
+from jobs.management import base
 
 from .. import json_log
 
 
-class SpeakingCommand(BaseCommand):
+class SpeakingCommand(base.Command):
     """A command that writes lines while it runs."""
 
     logger: logging.Logger

@@ -9,13 +9,14 @@ from datetime import datetime, time, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.dateparse import parse_date
 
 from jobs.access.audit import of_shell, record_action
 from jobs.http.authentication import make_key
+from jobs.management import base
 from jobs.management.words import Words, words
 from jobs.models import ApiKey, Scope
 from jobs.spec.durations import parse_span
@@ -26,7 +27,7 @@ WANTED = (Scope.PRODUCE, Scope.WORK)
 """The scopes that clients need. Those for changing other clients' work must be named explicitly."""
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = "Create an API key and print it, alone on the last line. It cannot be shown again."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from jobs.access.permissions import create_groups
+from jobs.management import base
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -21,17 +21,13 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from django.core.management.base import (
-    BaseCommand,
-    CommandError,
-    CommandParser,
-    DjangoHelpFormatter,
-)
+from django.core.management.base import CommandError, CommandParser, DjangoHelpFormatter
 
 from jobs import engine, handles, history, producer
 from jobs.access.audit import of_shell, record_action
 from jobs.errors import OJSError
 from jobs.handles import Contents, JobHandle
+from jobs.management import base
 from jobs.models import Event, Job
 from jobs.record import events
 from jobs.spec.lifecycle import Event as Transition
@@ -67,7 +63,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """Keeps the examples on their own lines."""
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:

@@ -7,9 +7,8 @@ from dataclasses import MISSING, fields
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from jobs import conf
+from jobs.management import base
 
 
 def shown(value: Any) -> str:
@@ -53,7 +52,7 @@ def reference() -> str:
     return "\n".join(lines)
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
     requires_system_checks: list[str] = []
 

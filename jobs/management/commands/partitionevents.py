@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
-from django.db import ProgrammingError
+from django.core.management.base import CommandError
 
 from jobs.engine import event_partitions
+from jobs.management import base
 from jobs.store import partitions
 from jobs.store.database import is_postgresql
 from jobs.store.locks import Busy
@@ -17,7 +17,7 @@ TRIES = 120
 PAUSE = 1.0
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:
@@ -36,8 +36,6 @@ class Command(BaseCommand):
         except Busy as problem:
             reason = str(problem).strip()
             raise CommandError(f"The table is in use; run this again to go on. {reason}") from None
-        except ProgrammingError as problem:
-            raise CommandError(f"PostgreSQL refused it: {problem}".strip()) from problem
 
     def _status(self) -> None:
         if not partitions.is_partitioned():

@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from jobs import engine
 from jobs.access.audit import of_shell, record_action
+from jobs.management import base
 from jobs.store.database import atomic
 
 LONGEST = 255
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:

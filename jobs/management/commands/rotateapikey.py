@@ -9,11 +9,12 @@ from argparse import ArgumentTypeError
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 
 from jobs.access.audit import of_shell, record_action
 from jobs.http.authentication import SHOWN, NotRotated, StillOverlapping, rotate_key
+from jobs.management import base
 from jobs.models import ApiKey
 from jobs.spec.durations import parse_span
 from jobs.spec.timestamps import format_timestamp
@@ -23,7 +24,7 @@ FEWEST = 6
 """Characters that identify a secret."""
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = (
         "Give an API key a new secret and print it, alone on the last line. It cannot be shown "
         "again. The previous secret remains valid for a while."

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
 from jobs.conf import ojs_settings, protocols
+from jobs.management import base
 from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
@@ -31,7 +32,7 @@ START_TIMEOUT = 60
 TICK = 0.1
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from jobs.access import Binding, OfProject, OfWorker, bindings, commands
 from jobs.access import Command as Row
+from jobs.management import base
 from workers.bindings.shared.switched import Switched
 
 MARK = "<!-- The tables are printed by `manage.py authorization`. -->\n"
@@ -90,7 +91,7 @@ def _line(row: Row, paths: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
     requires_system_checks: list[str] = []
 

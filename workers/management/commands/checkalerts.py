@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, InterfaceError
+from django.core.management.base import CommandError
 
+from jobs.management import base
 from workers.alerts import delivery, evaluation
 from workers.models import Alert
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:
@@ -23,12 +23,9 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            evaluation.evaluate()
-            sent = delivery.deliver_due()
-            opened = list(Alert.objects.begun().select_related("rule").order_by("pk"))
-        except (DatabaseError, InterfaceError) as problem:
-            raise CommandError(f"The database failed: {problem}".strip()) from problem
+        evaluation.evaluate()
+        sent = delivery.deliver_due()
+        opened = list(Alert.objects.begun().select_related("rule").order_by("pk"))
         for alert in opened:
             self.stdout.write(f"{alert.rule.name}: {alert.text}")
         self.stdout.write(f"{len(opened)} alerts are open; {sent} notifications were sent.")

@@ -9,10 +9,11 @@ import re
 import secrets
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from jobs.access.audit import of_shell, record_action
 from jobs.http.authentication import make_key
+from jobs.management import base
 from jobs.models import Scope
 from jobs.store.database import atomic
 
@@ -20,7 +21,7 @@ BYTES = 32
 PROJECT_LENGTH = 100
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = "Create an AGQ worker's session key and print it. It cannot be shown again."
 
     def add_arguments(self, parser: Any) -> None:

@@ -19,16 +19,12 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import orjson
-from django.core.management.base import (
-    BaseCommand,
-    CommandError,
-    CommandParser,
-    DjangoHelpFormatter,
-)
+from django.core.management.base import CommandError, CommandParser, DjangoHelpFormatter
 from django.db.models.functions import Now
 
 from jobs.access.audit import of_shell
 from jobs.errors import InvalidRequest, OJSError
+from jobs.management import base
 from jobs.spec.durations import LONGEST, parse_duration
 from jobs.spec.timestamps import format_timestamp
 from workers.fleet import drain, rolling
@@ -91,7 +87,7 @@ class Parser(CommandParser):
         super().error(message)
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from jobs.management import base
 from workers.openapi.generate import NotDescribed, document, written
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
     requires_system_checks: Any = []
 

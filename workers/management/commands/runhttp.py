@@ -7,9 +7,10 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from jobs.conf import ojs_settings
+from jobs.management import base
 from workers.bindings.shared import tls
 
 KEEP_ALIVE = 75
@@ -24,7 +25,7 @@ BACKLOG = 4096
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
     # The application runs those that matter when it is imported.
     requires_system_checks = []

@@ -7,6 +7,7 @@ import logging
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,11 +54,15 @@ class Command(SpeakingCommand):
         interval = options["interval"]
         if interval is None:
             interval = ojs_settings.REAPER_INTERVAL.total_seconds()
-        if interval < 0:
-            raise CommandError("--interval must not be negative.")
+        # Written so that NaN is refused as well.
+        if not 0 <= interval <= threading.TIMEOUT_MAX:
+            raise CommandError(f"--interval is a number of seconds, not {interval:g}.")
         self._pulse = alive.outside(options)
         self._rests = reaper.Rests()
         keepalive.apply()
+        if options["once"]:
+            # Without its tables, every chore would fail, each with a traceback.
+            reaper.last_seen()
         if not options["only"] or "schedules" in options["only"]:
             handlers.autodiscover()
             schedules.register()
@@ -78,12 +83,9 @@ class Command(SpeakingCommand):
             reason, _, _ = str(problem).partition("\n")
             failed.append(f"{chore.name} ({type(problem).__name__}: {reason})")
 
-        try:
-            self._round(only, lambda: False, complain)
-            reaper.sign_of_life(reaper.own_name())
-            reaper.send_due(only)
-        except (DatabaseError, InterfaceError) as problem:
-            raise CommandError(f"The database failed: {problem}".strip()) from problem
+        self._round(only, lambda: False, complain)
+        reaper.sign_of_life(reaper.own_name())
+        reaper.send_due(only)
         if failed:
             raise CommandError(f"Not everything was done; what failed: {'; '.join(failed)}")
 
