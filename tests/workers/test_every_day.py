@@ -139,8 +139,11 @@ def test_of_several_processes_one_says_it():
     [
         ("--reaper", "--url", "http://localhost:1"),
         ("--reload", "--processes", "2"),
+        ("--url", "nope"),
+        ("--url", "jobs.example.com:8000"),
+        ("--url", "ftp://jobs.example.com"),
     ],
 )
-def test_what_does_not_go_together_is_refused(words):
+def test_options_that_cannot_run_a_worker_are_refused(words):
     with pytest.raises(CommandError, match=words[0]):
         call_command("runjobworker", *words)

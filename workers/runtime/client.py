@@ -21,7 +21,7 @@ from jobs.errors import Conflict, OJSError, ResultTooLarge
 from jobs.spec.envelope import claimed_envelope
 from jobs.store import wakeup
 from jobs.store.database import atomic, connection, drop_if_dead
-from jobs.store.trouble import is_transient
+from jobs.store.trouble import described, is_transient
 from jobs.store.watchdog import bounded
 from workers import protocol
 from workers.lifecycle import WorkerState
@@ -143,8 +143,9 @@ def database_trouble() -> Iterator[None]:
         with bounded("This worker"):
             yield
     except Error as problem:
-        raised = Unavailable if is_transient(problem) else Refused
-        raise raised(str(problem).strip()) from problem
+        if is_transient(problem):
+            raise Unavailable(described(problem)) from problem
+        raise Refused(str(problem).strip()) from problem
     except OJSError as refusal:
         raise refused(refusal) from refusal
 

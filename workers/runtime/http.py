@@ -52,7 +52,7 @@ class HttpClient:
             ValueError: `url` is not the address of a server.
         """
         self.worker_id = worker_id
-        self._url = urlsplit(url if "://" in url else f"http://{url}")
+        self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"{url!r} is not an address such as https://jobs.example.com.")
         _ = self._url.port  # parsed on access, and may be invalid

@@ -43,6 +43,10 @@ PARTING = 1.0
 """Seconds for handlers to stop after they were cancelled."""
 RECYCLED = 75
 """Exit code of a process that reached its memory limit: start another one."""
+UNREGISTERED = 69
+"""Exit code of a burst that could not register: do not start another one."""
+BURST_TRIES = 5
+"""How often a burst tries to register. A service tries for ever."""
 
 
 class WorkerProcess:
@@ -82,6 +86,7 @@ class WorkerProcess:
         """
         Raises:
             Refused: the server rejects this worker.
+            Unavailable: it cannot be reached, and this is a burst.
         """
         handlers.autodiscover()
         try:
@@ -97,11 +102,18 @@ class WorkerProcess:
         return self._exit_code
 
     def _register(self) -> bool:
-        """Register, retrying as long as it takes; False if terminated meanwhile."""
+        """Register, retrying as long as it takes; False if terminated meanwhile.
+
+        Raises:
+            Refused: the server rejects this worker.
+            Unavailable: it cannot be reached, and this is a burst.
+        """
         while not self.state.is_terminating:
             try:
                 terms = self.client.register(self.options.description())
             except Unavailable as problem:
+                if self.options.burst and self._backoff.failures + 1 >= BURST_TRIES:
+                    raise
                 self.health_signal.beat()
                 self._wait_out(problem)
                 continue

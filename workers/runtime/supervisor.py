@@ -18,6 +18,7 @@ from django.db import connections
 from jobs.record import tracing
 
 from .health_signal import ChildHealthSignal, HealthSignal, HealthSignals
+from .process import UNREGISTERED
 from .signals import WANTED
 
 logger = logging.getLogger("workers.runtime")
@@ -49,10 +50,14 @@ class Supervisor:
         self._due: list[float] = []
         self._deaths = 0
         self._ending = False
+        self._exit_code = 0
         self._received: SimpleQueue[int] = SimpleQueue()
 
     def run(self) -> int:
-        """Run the children; return 0 once all have ended as requested."""
+        """Run the children; return 0 once all have ended as requested.
+
+        If the children of a burst could not register, return their exit code.
+        """
         for number in WANTED:
             signal.signal(number, lambda number, frame: self._received.put(number))
         for _ in range(self._count):
@@ -62,7 +67,7 @@ class Supervisor:
             self._reap()
             self._restart()
             self._beat()
-        return 0
+        return self._exit_code
 
     def _fork(self) -> None:
         # An open connection belongs to one process only.
@@ -114,6 +119,9 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             if code == 0 or self._ending:
                 logger.info("Worker process %d has ended.", pid)
+                continue
+            if code == UNREGISTERED:
+                self._exit_code = code
                 continue
             now = time.monotonic()
             self._deaths = self._deaths + 1 if now - began < SOON else 0

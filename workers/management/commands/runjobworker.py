@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from jobs.conf import ojs_settings
+from jobs.management import base
 from jobs.management.words import Words
 from jobs.record import tracing
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
@@ -25,11 +26,11 @@ from jobs.store import keepalive
 from workers.chores import in_thread
 from workers.management import alive, reloading, schedules
 from workers.runtime import handlers, signals
-from workers.runtime.client import Client, LocalClient, Refused
+from workers.runtime.client import Client, LocalClient, Refused, Unavailable
 from workers.runtime.health_signal import HealthSignal
 from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
-from workers.runtime.process import WorkerProcess
+from workers.runtime.process import UNREGISTERED, WorkerProcess
 from workers.runtime.supervisor import Supervisor
 from workers.runtime.tasks import is_of_a_task_backend
 
@@ -96,7 +97,7 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
     alive.check(given)
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:
@@ -219,9 +220,10 @@ class Command(BaseCommand):
         with signals.handled(process.state), self._sweeping(given):
             try:
                 code = process.run()
-            except Refused as problem:
-                logging.getLogger("workers.runtime").error("The server refuses: %s", problem)
-                code = 1
+            except (Refused, Unavailable) as problem:
+                what = "refuses" if isinstance(problem, Refused) else "is unavailable"
+                logging.getLogger("workers.runtime").error("The server %s: %s", what, problem)
+                code = UNREGISTERED if options.burst else 1
         if len(process.active) and not given["reload"]:
             # A handler ignored its shutdown, and would keep the interpreter running.
             tracing.flush()
