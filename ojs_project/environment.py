@@ -61,6 +61,16 @@ def choice(environ: Mapping[str, str], name: str, *words: str) -> str:
     return word
 
 
+def log_level(environ: Mapping[str, str], name: str) -> str:
+    """Return a variable that is the name of a level of logging; INFO if it is not set.
+
+    Raises:
+        ImproperlyConfigured: there is no such level.
+    """
+    others = ("debug", "warning", "warn", "error", "critical", "fatal", "notset")
+    return choice(environ, name, "info", *others).upper()
+
+
 def number(environ: Mapping[str, str], name: str, default: int) -> int:
     """Return a variable that is a whole number.
 

@@ -27,7 +27,16 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import telemetry
 from .databases import database
-from .environment import choice, data_folder, flag, number, ojs_options, secret, words
+from .environment import (
+    choice,
+    data_folder,
+    flag,
+    log_level,
+    number,
+    ojs_options,
+    secret,
+    words,
+)
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -189,7 +198,7 @@ WHITENOISE_USE_FINDERS = True
 
 # Logging
 
-LOG_LEVEL = os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper()
+LOG_LEVEL = log_level(os.environ, "DJANGO_LOG_LEVEL")
 # `json`: one document for each line, in every process (OJS logging §5).
 LOG_FORMAT = choice(os.environ, "DJANGO_LOG_FORMAT", "text", "json")
 

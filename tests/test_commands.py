@@ -82,6 +82,14 @@ def test_without_its_tables_a_command_says_to_migrate(words, tmp_path):
     )
 
 
+@pytest.mark.parametrize("words", [["authorization", "--update"], ["openapi"]], ids=" ".join)
+def test_a_file_that_cannot_be_written_is_said_in_one_line(words, tmp_path):
+    nowhere = tmp_path / "none" / "page.md"
+
+    with pytest.raises(CommandError, match=f"{nowhere} cannot be "):
+        call_command(*words, str(nowhere))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=" ".join)
 def test_a_burst_ends_with_an_error_without_its_tables(options, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from jobs.store import keepalive
 from ojs_project import telemetry
 from ojs_project.databases import database
-from ojs_project.environment import choice, flag, misread, ojs_options
+from ojs_project.environment import choice, flag, log_level, misread, ojs_options
 from tests.once import once_is_enough
 from tests.processes import PATIENCE
 
@@ -322,6 +323,21 @@ def test_the_usual_variables_switch_opentelemetry_on(environ, options):
 def test_a_protocol_of_otlp_that_is_not_there_is_refused():
     with pytest.raises(ImproperlyConfigured, match="OTEL_EXPORTER_OTLP_PROTOCOL must be"):
         telemetry.options(ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+
+@pytest.mark.parametrize(
+    ("given", "level"), [(None, "INFO"), ("", "INFO"), ("debug", "DEBUG"), ("WARN", "WARN")]
+)
+def test_the_log_has_a_level(given, level):
+    environ = {} if given is None else {"DJANGO_LOG_LEVEL": given}
+
+    assert log_level(environ, "DJANGO_LOG_LEVEL") == level
+    assert level in logging.getLevelNamesMapping()
+
+
+def test_a_level_that_does_not_exist_is_refused():
+    with pytest.raises(ImproperlyConfigured, match="DJANGO_LOG_LEVEL must be one of info, debug"):
+        log_level({"DJANGO_LOG_LEVEL": "foo"}, "DJANGO_LOG_LEVEL")
 
 
 def test_log_lines_are_text_or_json():

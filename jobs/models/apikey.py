@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..spec.worker_ids import SEPARATOR, is_reserved
+from ..spec.worker_ids import SEPARATOR, has_control_characters, is_reserved
 from ..store import clock
 
 
@@ -155,7 +155,13 @@ class ApiKey(models.Model):
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         super().clean_fields(exclude=exclude)
-        if is_reserved(self.worker_id) and "worker_id" not in (exclude or ()):
+        if "worker_id" in (exclude or ()):
+            return
+        if has_control_characters(self.worker_id):
+            raise ValidationError(
+                {"worker_id": gettext("A worker’s id contains no control characters.")}
+            )
+        if is_reserved(self.worker_id):
             text = gettext("A worker’s id does not contain “%(separator)s”. Choose the project.")
             raise ValidationError({"worker_id": text % {"separator": SEPARATOR}})
 

@@ -67,6 +67,7 @@ def parse_duration(text: str, *, mixes_weeks: bool = False) -> timedelta:
 
 
 SPAN = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhdw])")
+MANY_DIGITS = re.compile(r"[0-9]{10,}[smhdw]")
 SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -76,6 +77,8 @@ def parse_span(text: str) -> timedelta:
     Raises:
         ValueError: invalid, or longer than LONGEST; the message says which.
     """
+    if MANY_DIGITS.fullmatch(text):
+        raise ValueError(f"{text!r} has more than nine digits.")
     match = SPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a number and one of s, m, h, d, w, such as 24h or 90d.")

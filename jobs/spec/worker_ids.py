@@ -40,10 +40,14 @@ def check_new(worker_id: str) -> None:
         InvalidRequest: it has control characters. No URL would match it, and it would break lines
             of logs.
     """
-    if CONTROL_CHARACTERS.search(worker_id):
+    if has_control_characters(worker_id):
         raise refuse(
             "worker_id", "A worker's id must not contain control characters.", validation="pattern"
         )
+
+
+def has_control_characters(worker_id: str) -> bool:
+    return CONTROL_CHARACTERS.search(worker_id) is not None
 
 
 def is_reserved(worker_id: str) -> bool:

@@ -165,3 +165,15 @@ def test_the_name_of_a_key_that_has_ended_is_free(end):
     _, key = create()
 
     assert OJSClient(key=key).push().status_code == 201
+
+
+def test_a_key_is_for_no_worker_that_cannot_exist():
+    with pytest.raises(CommandError, match="--worker-id: A worker’s id contains no control"):
+        create("--worker-id", "\x01")
+
+    assert not ApiKey.objects.exists()
+
+
+def test_a_time_with_too_many_digits_is_called_that():
+    with pytest.raises(CommandError, match="'99999999999d' has more than nine digits"):
+        create("--expires", "99999999999d")

@@ -105,7 +105,11 @@ class Command(base.Command):
         if page is None:
             self.stdout.write(tables)
             return
-        before, mark, _ = page.read_text().partition(MARK)
+        try:
+            before, mark, _ = page.read_text().partition(MARK)
+            if mark:
+                page.write_text(f"{before}{mark}{tables}\n")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise CommandError(f"{page} cannot be updated: {problem}") from None
         if not mark:
             raise CommandError(f"{page} has no line {MARK.strip()!r}, behind which they belong.")
-        page.write_text(f"{before}{mark}{tables}\n")

@@ -35,5 +35,8 @@ class Command(base.Command):
         elif options["file"] is None:
             self.stdout.write(text, ending="")
         else:
-            options["file"].write_text(text)
+            try:
+                options["file"].write_text(text)
+            except OSError as problem:
+                raise CommandError(f"{options['file']} cannot be written: {problem}") from None
             self.stdout.write(f"Wrote {options['file']}.")
