@@ -309,7 +309,7 @@ class JobHandle:
 class Contents:
     """What a job is about: in clear, or as it is stored where this process cannot decode it.
 
-    Whoever shows many jobs uses this, so that one that cannot be decoded does not hide the others.
+    Use it to show many jobs: one that cannot be decoded does not hide the others.
     """
 
     def __init__(self, job: JobHandle) -> None:

@@ -1,6 +1,6 @@
 """Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6).
 
-What went wrong is told to people: no failure is refused for what its texts contain. They are made
+People read the texts of a failure, so it is never refused for what they contain: they are made
 legible and, if they are too long, cut.
 """
 

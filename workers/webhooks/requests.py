@@ -39,7 +39,7 @@ NEVER_SENT = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
 SENT = sorted(TYPES.keys() - NEVER_SENT)
 PATTERNS = ["*", *sorted({f"{kind.rpartition('.')[0]}.*" for kind in SENT} | {"webhook.*"}), *SENT]
 """What a subscription may name."""
-# A filter that matches no name is a mistake: nothing would be sent, and nobody would hear of it.
+# A filter that matches no name is a mistake: nothing would be sent, and nobody would notice.
 QUEUES = re.compile(rf"(\*|{QUEUE_PATTERN.pattern}\*?)")
 JOB_TYPES = re.compile(r"(\*|[a-zA-Z][a-zA-Z0-9_.+-]*\*?)")
 """Types of every protocol, or what they begin with."""
