@@ -63,9 +63,9 @@ Found = tuple[datetime, str, State, str, int | None]
 def _from_event(event: Event) -> Found:
     """The step that an event about the job's state is."""
     change = transition_of(event)
-    state = State(change.after) if change else TO[event.type]
+    assert change is not None  # only events about a state are read
     kind = RELEASED if is_release(event) else event.type
-    return event.time, kind, state, event.worker_id, event.attempt
+    return event.time, kind, State(change.after), event.worker_id, event.attempt
 
 
 def _duration(state: State, length: timedelta) -> str:

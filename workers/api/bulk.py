@@ -75,7 +75,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
             raise missing("filter")
         ids = list(workers.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
         chosen = Worker.objects.live().filter(pk__in=ids[:MOST])
-        report = _report(ACTIONS[directive], chosen, directive, self.caller.project)
+        report = _report(chosen, directive, self.caller.project)
         report["has_more"] = len(ids) > MOST
         if is_dry:
             return Response(report | {"dry_run": True})
@@ -84,7 +84,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         return Response(report | {"signalled": len(order.heard)})
 
 
-def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> dict[str, Any]:
+def _report(chosen: Any, directive: WorkerState, project: str) -> dict[str, Any]:
     """The workers that an order would address, for a dry run.
 
     Args:
@@ -95,7 +95,7 @@ def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> d
     resumes = directive == WorkerState.RUNNING
     unserved = [] if resumes else fleet.unserved_without(ids, project)
     return {
-        "action": action,
+        "action": ACTIONS[directive],
         "matched": len(ids),
         "signalled": will_hear.count(),
         "active_jobs": scope_to(held(ids), project).count(),
