@@ -194,9 +194,7 @@ class EventViewSet(OJSViewSet):
             last = found[-1] if found else None
         documents = events.event_documents(found, project=project)
         reached = events.cursor_of(last) if last else after
-        if is_preferred(request._request, cloudevents.BATCHED):
-            return self._batch(documents, reached, has_more=more)
-        return Response({"events": documents, "cursor": reached, "has_more": more})
+        return self._answer(request, documents, reached, has_more=more)
 
     def _numbered(self, request: Request, rows: Any) -> Response | HttpResponse:
         """A page by number, newest first, as the admin UI reads them."""
@@ -212,17 +210,15 @@ class EventViewSet(OJSViewSet):
         pagination.pop("next_cursor", None)
         documents, more = events.event_documents(found, project=project), pagination["has_more"]
         newest = events.cursor_of(found[0]) if found else None
-        if cloudevents.BATCHED in request.META.get("HTTP_ACCEPT", ""):
-            return self._batch(documents, newest, has_more=more)
-        return Response(
-            {
-                "events": documents,
-                "items": documents,
-                "cursor": newest,
-                "has_more": more,
-                "pagination": pagination,
-            }
-        )
+        shown = {"items": documents, "pagination": pagination}
+        return self._answer(request, documents, newest, has_more=more, **shown)
+
+    def _answer(
+        self, request: Request, documents: Any, cursor: str | None, *, has_more: bool, **shown: Any
+    ) -> Response | HttpResponse:
+        if is_preferred(request._request, cloudevents.BATCHED):
+            return self._batch(documents, cursor, has_more=has_more)
+        return Response({"events": documents, "cursor": cursor, "has_more": has_more} | shown)
 
     @staticmethod
     def _batch(documents: Any, cursor: str | None, *, has_more: bool) -> HttpResponse:

@@ -264,6 +264,7 @@ def test_events_are_read_as_cloudevents(api):
     assert orjson.loads(rest.content) == []
 
 
+@pytest.mark.parametrize("query", ["", "?page=1"])
 @pytest.mark.parametrize(
     ("accept", "is_batch"),
     [
@@ -276,8 +277,8 @@ def test_events_are_read_as_cloudevents(api):
         ("application/*", False),
     ],
 )
-def test_events_are_read_as_the_client_prefers(api, accept, is_batch):
-    reply = api.get("/ojs/v1/events", headers={"Accept": accept})
+def test_events_are_read_as_the_client_prefers(api, query, accept, is_batch):
+    reply = api.get(f"/ojs/v1/events{query}", headers={"Accept": accept})
 
     assert (reply["Content-Type"] == cloudevents.BATCHED) == is_batch
 
