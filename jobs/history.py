@@ -56,6 +56,7 @@ def erase(
     *,
     ids: Iterable[UUID | str] = (),
     meta: Mapping[str, str | int | float | bool] | None = None,
+    record: Callable[[int], object] | None = None,
     progress: Callable[[Erased], object] | None = None,
 ) -> Erased:
     """Erase finished jobs with every trace of what they were about.
@@ -67,6 +68,8 @@ def erase(
     Args:
         ids: the jobs; of those that are deleted already the events are erased.
         meta: or the jobs whose `meta` has all of these members.
+        record: called in the transaction of each batch, with the number of jobs erased in it: for
+            an audit of your own.
         progress: called after each batch, with what was erased so far.
 
     Returns: the numbers of jobs and events, and in `left` the ids of jobs that have not finished:
@@ -84,4 +87,4 @@ def erase(
             jobs = jobs.filter(JSONObjectHas("meta", name, value))
         # The empty text is in every filter of the audit.
         words = [value for value in (meta or {}).values() if isinstance(value, str) and value]
-        return erasure.erase(jobs, gone=named, words=words, progress=progress)
+        return erasure.erase(jobs, gone=named, words=words, record=record, progress=progress)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.db.models import F
 from django.http import HttpRequest
 from django.utils.encoding import force_str
 from django.utils.translation import gettext
@@ -105,6 +106,25 @@ def record_action(
     if history:
         _write_history(actor, targets or [action], force_str(message or verb), reason, flag)
     return action
+
+
+class Tally:
+    """One action that takes several transactions: each commits what it did with its record."""
+
+    def __init__(self, actor: Actor, verb: str, **about: Any) -> None:
+        """
+        Args:
+            about: as of `record_action()`.
+        """
+        self._actor, self._verb, self._about = actor, verb, about
+        self._key: Any = None
+
+    def add(self, count: int) -> None:
+        """Note that so many more were changed."""
+        # If the transaction that recorded it was rolled back, there is no such action.
+        same = OperatorAction.objects.filter(pk=self._key)
+        if not same.update(count=F("count") + count):
+            self._key = record_action(self._actor, self._verb, count=count, **self._about).pk
 
 
 def _write_history(actor: Actor, targets: Sequence[Any], text: str, reason: str, flag: int) -> None:

@@ -17,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
-from ..access.audit import of_request, record_action
+from ..access.audit import Tally, of_request
 from ..models import Job
 from ..record import dashboard
 from ..spec.lifecycle import TERMINAL, Event, State, sources
@@ -188,11 +188,13 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
 
 def erase(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Erase those of the confirmed jobs that have finished; the audit has their number only."""
-    done = engine.erasure.erase(Job.objects.filter(pk__in=answer.ids)).jobs
-    if done:
-        record_action(
-            of_request(request), "erase_job", kind="job", count=done, reason=answer.reason
-        )
+    tally = Tally(of_request(request), "erase_job", kind="job", reason=answer.reason)
+
+    def record(count: int) -> None:
+        if count:
+            tally.add(count)
+
+    done = engine.erasure.erase(Job.objects.filter(pk__in=answer.ids), record=record).jobs
     text = ngettext(
         "%(count)d job was erased with every trace.",
         "%(count)d jobs were erased with every trace.",

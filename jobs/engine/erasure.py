@@ -56,6 +56,7 @@ def erase(
     *,
     gone: Iterable[UUID] = (),
     words: Collection[str] = (),
+    record: Callable[[int], object] | None = None,
     progress: Callable[[Erased], object] | None = None,
 ) -> Erased:
     """Erase the finished jobs among `jobs`, batch by batch; call again for those that are left.
@@ -66,6 +67,7 @@ def erase(
     Args:
         gone: ids of jobs that may be deleted already: what the record knows of them goes, too.
         words: texts that operators may have searched by; the audit keeps no filter with them.
+        record: called in the transaction of each batch, with the number of jobs erased in it.
         progress: called after each batch, with what was erased so far.
     """
     catch_up()
@@ -74,13 +76,18 @@ def erase(
     handled: set[UUID] = set()
     for batch in in_parts(ids, BATCH):
         with atomic():
+            before = done.jobs
             handled |= _erase_batch([job_id for job_id in batch if job_id not in handled], done)
+            if record is not None:
+                record(done.jobs - before)
         if progress is not None:
             progress(done)
     absent = [job_id for job_id in gone if job_id not in handled and job_id not in done.left]
     for batch in in_parts(absent, BATCH):
         with atomic():
             _forget(batch, done)
+            if record is not None:
+                record(0)
     if words:
         _forget_filters(words)
     return done

@@ -15,13 +15,15 @@ from django.utils import timezone
 
 import jobs
 from jobs import engine, history, testing
-from jobs.engine import Failure
-from jobs.errors import InvalidRequest
+from jobs.access.audit import Tally, of_shell
+from jobs.engine import Failure, erasure
+from jobs.errors import InvalidRequest, StorageUnavailable
 from jobs.http.authentication import make_key
 from jobs.models import Checkpoint, Event, Job, OperatorAction, RefusedFinish, Workflow
 from jobs.record.events import job_event
 from jobs.spec.reserved import WEBHOOK_QUEUE
 from jobs.spec.validation import new_job
+from jobs.store.database import atomic
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient
 from tests.operators import answer, choose, messages, staff
@@ -367,6 +369,41 @@ def test_the_shell_erases_and_keeps_no_record_of_whom(capsys):
         {"meta": ["customer"]},
     )
     assert action.reason == "asked for it"
+
+
+@pytest.mark.parametrize("where", ["admin", "shell"])
+def test_the_audit_has_what_was_erased_before_a_failure(monkeypatch, where):
+    monkeypatch.setattr(erasure, "BATCH", 1)
+    rows = JobFactory.create_batch(4, completed=True, meta={"customer": NAME})
+
+    def fail(names):
+        if str(rows[2].pk) in names:
+            raise StorageUnavailable("away")
+
+    monkeypatch.setattr(erasure, "forgetting", [fail])
+
+    if where == "admin":
+        dpo = staff("view_job", "erase_job")
+        answer(dpo, choose(dpo, "ojs_jobs_job", "erase", *rows), reason="asked for it")
+    else:
+        with pytest.raises(CommandError):
+            call_command("jobs", "erase", "--meta", f"customer={NAME}", "--reason", "asked for it")
+
+    assert set(Job.objects.all()) == set(rows[2:])
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count, action.reason) == ("erase_job", 2, "asked for it")
+
+
+def test_an_action_in_several_transactions_is_recorded_with_those_that_were_committed():
+    tally = Tally(of_shell(), "erase_job", kind="job")
+    with pytest.raises(ZeroDivisionError), atomic():
+        tally.add(5)
+        raise ZeroDivisionError
+
+    tally.add(2)
+    tally.add(3)
+
+    assert OperatorAction.objects.get().count == 5
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import orjson
 from django.core.management.base import CommandError, CommandParser, DjangoHelpFormatter
 
 from jobs import engine, handles, history, producer
-from jobs.access.audit import of_shell, record_action
+from jobs.access.audit import Tally, of_shell, record_action
 from jobs.errors import OJSError
 from jobs.handles import Contents, JobHandle
 from jobs.management import base
@@ -218,23 +218,19 @@ class Command(base.Command):
 
     def _erase(self) -> None:
         meta = _members(self.options["meta"])
-        # Not in one transaction: the record must not name what was erased, whatever happens.
+        # Not the values, which may be what had to be erased.
+        chosen = {"meta": sorted(meta)} if meta else {}
+        reason = self.options["reason"]
+        tally = Tally(of_shell(), "erase_job", kind="job", selection=chosen, reason=reason)
         done = history.erase(
             ids=self.options["id"],
             meta=meta,
+            record=tally.add,
             progress=lambda so_far: self._show_progress(f"{so_far.jobs} erased"),
         )
+        # Also that nothing was found.
+        tally.add(0)
         self._show_progress("")
-        # Not the values, which may be what had to be erased.
-        chosen = {"meta": sorted(meta)} if meta else {}
-        record_action(
-            of_shell(),
-            "erase_job",
-            kind="job",
-            count=done.jobs,
-            selection=chosen,
-            reason=self.options["reason"],
-        )
         left = [str(job_id) for job_id in done.left]
         if self.options["json"]:
             self._print({"jobs": done.jobs, "events": done.events, "left": left})
