@@ -199,6 +199,7 @@ WHITENOISE_USE_FINDERS = True
 # Logging
 
 LOG_LEVEL = log_level(os.environ, "DJANGO_LOG_LEVEL")
+WITHOUT_SECRETS = "INFO" if LOG_LEVEL in ("DEBUG", "NOTSET") else LOG_LEVEL
 # `json`: one document for each line, in every process (OJS logging §5).
 LOG_FORMAT = choice(os.environ, "DJANGO_LOG_FORMAT", "text", "json")
 
@@ -219,6 +220,10 @@ LOGGING = {
     "loggers": {
         "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
         "django.request": {"filters": ["without_traceback"]},
+        # At DEBUG, these write down what a page shows once, such as a new key, and the headers of
+        # handshakes, which hold keys.
+        "django.template": {"level": WITHOUT_SECRETS},
+        "uvicorn.error": {"level": WITHOUT_SECRETS},
         # Failed logins are worth a line; each of its lookups is not.
         "axes": {"level": "WARNING"},
     },

@@ -84,6 +84,8 @@ class OJSModelAdmin(PagesModelAdmin):
     empty_value_display = NOTHING
 
     sensitive: ClassVar[tuple[str, ...]] = ()
+    lookups: ClassVar[tuple[str, ...]] = ()
+    """Columns by which links narrow the list, besides those of its filters."""
     """JSON columns that not every user sees in full (`OJS["REDACT_KEYS"]`)."""
     buttons: ClassVar[dict[str, Any]] = {}
     """Actions offered on an object's own page, and the labels of their buttons."""
@@ -117,10 +119,23 @@ class OJSModelAdmin(PagesModelAdmin):
         return obj
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        # A URL such as `?args__0__password__startswith=h` would let a user guess hidden values.
-        if lookup.partition("__")[0] in self.sensitive:
+        # A URL such as `?secret__startswith=h` would let a user guess what no page shows.
+        column = lookup.partition("__")[0]
+        if column in self._columns - self._narrowed_by(request):
             return False
         return super().lookup_allowed(lookup, value, request)
+
+    @property
+    def _columns(self) -> set[str]:
+        return {field.name for field in self.opts.get_fields()}
+
+    def _narrowed_by(self, request: HttpRequest) -> set[str]:
+        """The names of the list's filters: columns, and parameters of their own."""
+        names = {self.opts.pk.name, *self.lookups}
+        for each in self.get_list_filter(request):
+            column: Any = each[0] if isinstance(each, tuple) else each
+            names.add(column if isinstance(column, str) else column.parameter_name)
+        return names
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return FiguresChangeList

@@ -57,6 +57,7 @@ class JobAdmin(JobPages):
         "short_args",
     )
     list_filter = (StateFilter, QueueFilter, TypeFilter, CreatedFilter)
+    lookups = ("workflow",)
     # The primary key is a UUIDv7: newest first needs no sort, and a keyset can start at any row.
     ordering = ("-id",)
     sortable_by = ()

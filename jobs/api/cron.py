@@ -101,7 +101,9 @@ class CronViewSet(OJSViewSet):
     def create(self, request: Request) -> Response:
         """Register a cron job, or update the one with this name (§8.1)."""
         new = new_cron_job(self.read(required=True), clock.now())
-        cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
+        with atomic():
+            cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
+            self._audit("add_cron" if created else "change_cron", cron.pk)
         response = Response(reply(cron), status=201 if created else 200)
         if created:
             response["Location"] = f"{request.path.rstrip('/')}/{cron.pk}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -175,23 +176,22 @@ class EventViewSet(OJSViewSet):
     def _page(self, request: Request) -> Response | HttpResponse:
         parameters, project = request.query_params, self.caller.project
         limit = EventQuery.limit.read(parameters)
-        rows = _filtered(events.settled(), parameters, project).order_by("id")
+        rows = events.settled()
         after = parameters.get("after") or parameters.get("cursor")
         if EventQuery.page.read(parameters) or EventQuery.per_page.read(parameters):
             if after:
                 raise InvalidRequest("Pages by number have no cursor.", field="page")
-            return self._numbered(request, rows.order_by("-id"))
+            return self._numbered(request, rows)
         if after:
             cursor = events.parse_cursor(after)
             if cursor is None:
                 raise bad_cursor(after, "after" if parameters.get("after") else "cursor")
             rows = events.after(rows, cursor)
+        rows = rows.order_by("id")
         if project:
-            found, last, more = _of_project(rows, project, limit)
+            found, last, more = _of_project(rows, parameters, project, limit)
         else:
-            found = list(rows[: limit + 1])
-            more, found = len(found) > limit, found[:limit]
-            last = found[-1] if found else None
+            found, last, more = _first(_filtered(rows, parameters, project), limit)
         documents = events.event_documents(found, project=project)
         reached = events.cursor_of(last) if last else after
         return self._answer(request, documents, reached, has_more=more)
@@ -199,13 +199,14 @@ class EventViewSet(OJSViewSet):
     def _numbered(self, request: Request, rows: Any) -> Response | HttpResponse:
         """A page by number, newest first, as the admin UI reads them."""
         parameters, project = request.query_params, self.caller.project
+        rows = rows.order_by("-id")
         if project:
-            own, _, more = _of_project(rows, project, LOOKED_AT)
+            own, _, more = _of_project(rows, parameters, project, LOOKED_AT)
             found, pagination = page_of_list(parameters, own)
             if more:
                 pagination["total_is_minimum"] = True
         else:
-            found, pagination = admin_page(parameters, rows)
+            found, pagination = admin_page(parameters, _filtered(rows, parameters, project))
         # A cursor is an event here.
         pagination.pop("next_cursor", None)
         documents, more = events.event_documents(found, project=project), pagination["has_more"]
@@ -230,21 +231,53 @@ class EventViewSet(OJSViewSet):
         return response
 
 
-def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
+def _first(rows: Any, limit: int) -> tuple[Any, Any, bool]:
+    """The first events, the last of them, and whether there are more."""
+    found = list(rows[: limit + 1])
+    return found[:limit], found[:limit][-1] if found else None, len(found) > limit
+
+
+def _of_project(rows: Any, parameters: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
     """A page of the events of one project's jobs: those found, the last one read, and whether
     there are more.
 
     Events have no project. A fixed number of them is read, however few match; the next cursor
-    continues after those. So a reader gets every event, and no request reads the whole record.
+    continues after those. So a reader gets every event, and no request reads the whole record. How
+    many are read does not depend on the filters, or the cursor would tell whether they match events
+    of other projects.
     """
-    looked_at = list(rows[:LOOKED_AT])
-    ids = {event.subject: parse_uuid(event.subject) for event in looked_at if event.job_type}
-    own_jobs = scope_to(Job.objects.filter(pk__in=filter(None, ids.values())), project)
-    keys = set(own_jobs.values_list("pk", flat=True))
-    found = [event for event in looked_at if ids.get(event.subject) in keys]
+    if (own := _own_subjects(parameters, project)) is not None:
+        of_them = rows.filter(subject__in=own).exclude(job_type="")
+        return _first(_filtered(of_them, parameters, project), limit)
+    looked_at = list(rows.only("pk")[:LOOKED_AT])
+    if not looked_at:
+        return [], None, False
+    first, last = sorted([looked_at[0].pk, looked_at[-1].pk])
+    matching = list(_filtered(rows.filter(pk__range=(first, last)), parameters, project))
+    ids = {event.subject: parse_uuid(event.subject) for event in matching if event.job_type}
+    keys = _own(project, ids.values())
+    found = [event for event in matching if ids.get(event.subject) in keys]
     if len(found) > limit:
         return found[:limit], found[limit - 1], True
-    return found, looked_at[-1] if looked_at else None, len(looked_at) == LOOKED_AT
+    return found, looked_at[-1], len(looked_at) == LOOKED_AT
+
+
+def _own_subjects(parameters: Any, project: str) -> list[str] | None:
+    """The project's jobs that a request for certain jobs names; None if it is for no certain ones.
+
+    Their events are found by an index.
+    """
+    named = _named(parameters, "job_id") or _named(parameters, "subject")
+    if not named or any(item.endswith("*") for item in named):
+        return None
+    ids = {item: parse_uuid(item) for item in named}
+    keys = _own(project, ids.values())
+    return [item for item, job_id in ids.items() if job_id in keys]
+
+
+def _own(project: str, ids: Iterable[UUID | None]) -> set[UUID]:
+    jobs = scope_to(Job.objects.filter(pk__in=filter(None, ids)), project)
+    return set(jobs.values_list("pk", flat=True))
 
 
 FILTERS = {
@@ -263,7 +296,7 @@ FILTERS = {
 def _filtered(rows: Any, parameters: Any, project: str) -> Any:
     """Narrow by the filters of OJS events §6.1; `job.*` matches a prefix."""
     for parameter, column in FILTERS.items():
-        wanted = [item for item in (parameters.get(parameter) or "").split(",") if item]
+        wanted = _named(parameters, parameter)
         if not wanted:
             continue
         choice = Q()
@@ -276,3 +309,7 @@ def _filtered(rows: Any, parameters: Any, project: str) -> Any:
                 choice |= Q(**{column: item})
         rows = rows.filter(choice)
     return rows
+
+
+def _named(parameters: Any, name: str) -> list[str]:
+    return [item for item in (parameters.get(name) or "").split(",") if item]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MESSAGE = 10_000
 
 
@@ -13,6 +15,15 @@ def legible(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+def in_one_line(text: str) -> str:
+    """Return `text` with line breaks and other control characters as escapes: on a terminal, they
+    would forge other lines, or colours."""
+    return CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def message_of(problem: BaseException) -> str:

@@ -86,6 +86,20 @@ def test_a_job_is_shown_with_its_errors():
     assert shown["state"] == "retryable" and shown["errors"][0]["message"] == "no"
 
 
+def test_what_a_worker_reported_forges_no_lines_on_a_terminal():
+    jobs.enqueue("email.send", ["ann"])
+    (job,) = engine.claim(["default"], worker_id="w")
+    text = "no\x1b[31m\r\nState: completed\x9b1m"
+    engine.fail([Failure(job.id, "w", type="A\nB", message=text, backtrace=[f"{text}\n", "two\n"])])
+
+    shown = run("show", str(job.id))
+
+    lines = shown.splitlines()
+    assert "Attempt 1: A\\nB: no\\x1b[31m\\r\\nState: completed\\x9b1m" in lines
+    assert lines[-2:] == ["State: completed\\x9b1m", "two"]
+    assert not {"\x1b", "\r", "\x9b"} & set(shown)
+
+
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [

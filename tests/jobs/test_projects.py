@@ -165,6 +165,41 @@ def test_the_events_of_a_project_can_be_paged_through_whatever_lies_between(site
     ] == mine[-1:]
 
 
+@pytest.mark.parametrize("name", ["subject", "types", "job_types", "queues", "worker_id"])
+@pytest.mark.parametrize("page", [{}, {"page": 1}])
+def test_no_filter_tells_whether_events_of_other_projects_match(site, monkeypatch, name, page):
+    monkeypatch.setattr("jobs.api.queues.LOOKED_AT", 4)
+    their_id = ojs("other").pushed(type="their.secret", options={"queue": "theirs"})
+    for _ in range(5):
+        ojs("other").pushed()
+    matching = {
+        "subject": [their_id, their_id[:-1] + "*"],
+        "types": ["job.enqueued", "job.*"],
+        "job_types": ["their.secret", "their.*"],
+        "queues": ["theirs", "the*"],
+        "worker_id": ["w"],
+    }[name]
+    ojs("other").fetch("theirs", worker_id="w")
+    acme = ojs("acme")
+
+    def seen(wanted):
+        return acme.see("events", **page, **{name: wanted}).json()
+
+    for wanted in matching:
+        assert seen(wanted) == seen("nothing*" if wanted.endswith("*") else f"0{wanted[1:]}")
+
+
+def test_events_of_a_projects_own_job_are_found_whatever_lies_between(site, monkeypatch):
+    monkeypatch.setattr("jobs.api.queues.LOOKED_AT", 4)
+    for _ in range(5):
+        ojs("other").pushed()
+    mine = ojs("acme").pushed()
+
+    (event,) = ojs("acme").see("events", job_id=mine).json()["events"]
+
+    assert event["subject"] == mine
+
+
 def test_results_are_those_of_the_projects_own_jobs(site):
     mine, theirs = (JobFactory(completed=True, result=1, project=p) for p in ("acme", "other"))
     acme = ojs("acme")

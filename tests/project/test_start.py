@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
+
 import pytest
 from django.test import Client
 
@@ -30,6 +35,21 @@ def test_who_may_not_look_at_it_starts_at_the_index_and_strangers_log_in():
     assert page.templates[0].name == "admin/ojs/index.html"
     assert "/admin/ojs_jobs/job/" in page.content.decode()
     assert Client().get("/admin/").url == "/admin/login/?next=/admin/"
+
+
+@pytest.mark.parametrize(
+    ("level", "found"), [("DEBUG", "INFO"), ("INFO", "INFO"), ("ERROR", "ERROR")]
+)
+def test_at_no_level_the_log_has_what_a_page_shows_once_or_headers_with_keys(level, found):
+    script = "from ojs_project.settings import LOGGING as log; print(log['loggers'])"
+    environment = os.environ | {"DJANGO_LOG_LEVEL": level, "DJANGO_DEBUG": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+
+    loggers = ast.literal_eval(ended.stdout)
+    for name in ("django.template", "uvicorn.error"):
+        assert loggers[name]["level"] == found
 
 
 def test_a_browser_finds_the_icon_where_it_looks(client):

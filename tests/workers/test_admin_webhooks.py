@@ -121,6 +121,26 @@ def test_a_viewer_sees_neither_the_path_nor_what_is_hidden(admin_client):
 T0_IS_SHOWN = "T0/B0"
 
 
+@pytest.mark.parametrize(
+    ("model", "column"),
+    [
+        ("ojs_workers/webhooksubscription", "secret"),
+        ("ojs_workers/webhooksubscription", "previous_secret"),
+        ("ojs_workers/webhooksubscription", "url"),
+        ("ojs_workers/alertrule", "webhook_secret"),
+        ("ojs_workers/alertrule", "webhook_url"),
+        ("ojs_jobs/apikey", "digest"),
+        ("ojs_jobs/apikey", "previous_digest"),
+        ("ojs_jobs/job", "unique_key"),
+        ("ojs_jobs/job", "args"),
+    ],
+)
+def test_no_list_lets_its_reader_guess_what_no_page_shows(admin_client, model, column):
+    page = admin_client.get(f"/admin/{model}/", {f"{column}__startswith": "a"})
+
+    assert page.status_code == 400
+
+
 def test_a_new_secret_is_shown_once(admin_client):
     row = made()
     page = press(admin_client, admin_client.get(f"{HOOKS}{row.pk}/change/"), "rotate")

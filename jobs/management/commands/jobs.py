@@ -30,6 +30,7 @@ from jobs.handles import Contents, JobHandle
 from jobs.management import base
 from jobs.models import Event, Job
 from jobs.record import events
+from jobs.spec.error_texts import in_one_line
 from jobs.spec.lifecycle import Event as Transition
 from jobs.spec.lifecycle import State, sources
 from jobs.spec.timestamps import format_timestamp
@@ -146,10 +147,13 @@ class Command(base.Command):
         for name, value in document.items():
             if name != "errors" and value not in (None, [], {}):
                 text = value if isinstance(value, str) else orjson.dumps(value).decode()
+                text = in_one_line(text)
                 self.stdout.write(f"{name:<{widest}}  {text}")
         for error in document["errors"]:
-            self.stdout.write("\nAttempt {attempt}: {type}: {message}".format(**error))
-            self.stdout.write("".join(error["backtrace"] or ()).rstrip())
+            what = in_one_line("Attempt {attempt}: {type}: {message}".format(**error))
+            self.stdout.write(f"\n{what}")
+            lines = "".join(error["backtrace"] or ()).rstrip().split("\n")
+            self.stdout.write("\n".join(map(in_one_line, lines)))
 
     def _tail(self) -> None:
         rows = self._events()
