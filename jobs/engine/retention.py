@@ -418,7 +418,10 @@ def _delete_workflow(root_id: UUID) -> int:
                 return 1
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
         _delete(ids)
-        if len(ids) < BATCH_SIZE:
+        # Locked after its jobs, as wherever jobs end. Now no step begins any more.
+        list(inside.order_by("-depth", "pk").select_for_update().values_list("pk"))
+        # A job that was retried, or began, in the meantime needs another round.
+        if not jobs.exists():
             stored_arguments.release_workflows(inside)
             inside.delete()
     return 1

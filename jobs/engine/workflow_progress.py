@@ -90,11 +90,12 @@ def tell(jobs: Sequence[Job]) -> Collection[Workflow]:
 
     Returns these workflows, as `advance()` takes them.
     """
-    members = [job for job in jobs if job.workflow_id is not None]
-    if not members:
+    of = {job.workflow_id for job in jobs if job.workflow_id is not None}
+    if not of:
         return ()
-    of = {job.workflow_id for job in members}
     about = {item.pk: item for item in _described(of)}
+    # A job whose workflow was deleted is like a job without one.
+    members = [job for job in jobs if job.workflow_id in about]
     begun = {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
     mark_started([pk for pk in begun if about[pk].started_at is None])
     left = _left([item for item in about.values() if item.type == WorkflowType.DAG])

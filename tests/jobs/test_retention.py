@@ -38,6 +38,19 @@ def test_finished_jobs_are_kept_for_as_long_as_the_defaults_say(db, trait, days)
     assert list(Job.objects.all()) == [kept]
 
 
+def test_a_job_whose_workflow_was_deleted_keeps_no_other_from_being_reclaimed(db):
+    orphan, other = (
+        JobFactory(active=True, attempt=3, max_attempts=3, reserved_until=ago(1), followed=True)
+        for _ in range(2)
+    )
+    Job.objects.filter(pk=orphan.pk).update(workflow=uuid7(), workflow_index=0)
+
+    engine.expire()
+
+    states = Job.objects.filter(pk__in=[orphan.pk, other.pk]).values_list("state", flat=True)
+    assert set(states) == {State.DISCARDED}
+
+
 def test_each_kind_has_a_keep_of_its_own(db, settings):
     settings.OJS = {
         "COMPLETED_RETENTION": 10,
