@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -105,7 +106,9 @@ def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:
         WorkflowNotFound: there is no such workflow.
         Conflict: it has ended, or is compensating.
     """
-    target, inside = _end_cancelled(workflow_id, actor)
+    while (cancelled := _end_cancelled(workflow_id, actor)) is None:
+        pass
+    target, inside = cancelled
     if inside:
         _cancel_jobs(inside)
         if connection().features.has_select_for_update:
@@ -148,49 +151,75 @@ def _cancel_given_back(inside: Sequence[UUID]) -> None:
             ended += cancel_strays(list(locked))
 
 
-def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]]:
+class _HasGrown(Exception):
+    """A nested workflow began while the others were waited for."""
+
+
+def _end_cancelled(workflow_id: UUID, actor: Actor) -> tuple[Workflow, list[UUID]] | None:
     """End the workflow and all nested ones; return it, and the ids of those that have ended.
 
-    None of them if a bulk operation is to cancel their jobs.
+    None of them if a bulk operation is to cancel their jobs. Returns None if a nested workflow
+    began meanwhile: nothing is changed or locked then.
     """
+    # Not locked after the others: workflows are locked from the inside out.
+    with contextlib.suppress(_HasGrown), atomic():
+        return _end_locked(_lock_inside(workflow_id), workflow_id, actor)
+    return None
+
+
+def _lock_inside(workflow_id: UUID) -> list[Workflow]:
+    """Lock the workflow and all inside it.
+
+    Raises:
+        WorkflowNotFound: there is no such workflow.
+        _HasGrown: not all of them are locked.
+    """
+    target = Workflow.objects.filter(pk=workflow_id).first()
+    if target is None:
+        raise WorkflowNotFound(workflow_id)
+    rows = Workflow.objects.filter(pk__in=[item.pk for item in subtree(target)])
+    locked = list(rows.order_by("-depth", "pk").select_for_update())
+    # One begins only under the lock of the workflow that it is in.
+    if {item.pk for item in subtree(target)} - {item.pk for item in locked}:
+        raise _HasGrown
+    return locked
+
+
+def _end_locked(
+    locked: Sequence[Workflow], workflow_id: UUID, actor: Actor
+) -> tuple[Workflow, list[UUID]]:
     now = clock.now()
-    with atomic():
-        target = Workflow.objects.filter(pk=workflow_id).first()
-        if target is None:
-            raise WorkflowNotFound(workflow_id)
-        inside = [item.pk for item in subtree(target)]
-        locked = list(
-            Workflow.objects.filter(pk__in=inside).order_by("-depth", "pk").select_for_update()
+    target = next((item for item in locked if item.pk == workflow_id), None)
+    if target is None:
+        raise WorkflowNotFound(workflow_id)
+    if target.is_terminal:
+        raise Conflict(
+            f"Workflow '{workflow_id}' is already in terminal state '{target.state}'.",
+            workflow_id=str(workflow_id),
+            current_state=target.state,
         )
-        target = next(item for item in locked if item.pk == workflow_id)
-        if target.is_terminal:
-            raise Conflict(
-                f"Workflow '{workflow_id}' is already in terminal state '{target.state}'.",
-                workflow_id=str(workflow_id),
-                current_state=target.state,
-            )
-        if target.state == WorkflowState.COMPENSATING:
-            raise Conflict(
-                f"Workflow '{workflow_id}' is compensating: it undoes what its steps did.",
-                workflow_id=str(workflow_id),
-                current_state=target.state,
-            )
-        # Half undone is worse than failed: what compensates goes on to its end.
-        ended = [item for item in locked if item.state != WorkflowState.COMPENSATING]
-        open_ones = [item for item in ended if not item.is_terminal]
-        Workflow.objects.filter(pk__in=[item.pk for item in open_ones]).update(
-            state=WorkflowState.CANCELLED, finished_at=now
+    if target.state == WorkflowState.COMPENSATING:
+        raise Conflict(
+            f"Workflow '{workflow_id}' is compensating: it undoes what its steps did.",
+            workflow_id=str(workflow_id),
+            current_state=target.state,
         )
-        target.state, target.finished_at = WorkflowState.CANCELLED, now
-        record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
-        awaited.tell(awaited.workflow_name(item.pk) for item in open_ones)
-        ids = [item.pk for item in ended]
-        waiting = Job.objects.filter(workflow__in=ids, state__in=sorted(WAITING))
-        if waiting.order_by()[: bulk.MOST + 1].count() > bulk.MOST:
-            wanted = {
-                "workflow": str(workflow_id),
-                "state": [str(state) for state in sorted(WAITING)],
-            }
-            bulk_operations.start("cancel", wanted, actor=actor, reason=CANCELLED)
-            ids = []
+    # Half undone is worse than failed: what compensates goes on to its end.
+    ended = [item for item in locked if item.state != WorkflowState.COMPENSATING]
+    open_ones = [item for item in ended if not item.is_terminal]
+    Workflow.objects.filter(pk__in=[item.pk for item in open_ones]).update(
+        state=WorkflowState.CANCELLED, finished_at=now
+    )
+    target.state, target.finished_at = WorkflowState.CANCELLED, now
+    record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
+    awaited.tell(awaited.workflow_name(item.pk) for item in open_ones)
+    ids = [item.pk for item in ended]
+    waiting = Job.objects.filter(workflow__in=ids, state__in=sorted(WAITING))
+    if waiting.order_by()[: bulk.MOST + 1].count() > bulk.MOST:
+        wanted = {
+            "workflow": str(workflow_id),
+            "state": [str(state) for state in sorted(WAITING)],
+        }
+        bulk_operations.start("cancel", wanted, actor=actor, reason=CANCELLED)
+        ids = []
     return target, ids

@@ -75,6 +75,25 @@ def test_a_job_given_back_while_its_workflow_is_cancelled_is_cancelled_with_it()
     assert Job.objects.get().state == State.CANCELLED
 
 
+def test_a_nested_workflow_that_begins_while_the_one_around_it_is_cancelled_is_cancelled_too():
+    group = {"type": "group", "jobs": [{"type": "b", "args": []}, {"type": "c", "args": []}]}
+    steps = [{"type": "a", "args": []}, group]
+    chain = engine.create_workflow(plan_of({"type": "chain", "steps": steps}, timezone.now()))
+    (first,) = engine.claim(["default"])
+
+    while_it_waits(
+        lambda: engine.complete([Completion(first.id)]),
+        lambda: engine.cancel_workflow(chain.pk),
+    )
+
+    assert set(Workflow.objects.values_list("type", "state")) == {
+        ("chain", "cancelled"),
+        ("group", "cancelled"),
+    }
+    states = {job.type: job.state for job in Job.objects.all()}
+    assert states == {"a": "completed", "b": "cancelled", "c": "cancelled"}
+
+
 def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
     jobs = graph(last=["middle"], middle=["first"], first=[])
     engine.claim(["default"])
