@@ -171,8 +171,7 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Delete those of the confirmed jobs that are still discarded, and may be deleted."""
 
     def run(ids: list[Any]) -> list[Any]:
-        free = engine.deletable(Job.objects.filter(pk__in=ids))
-        chosen = discarded(list(free.values_list("pk", flat=True)))
+        chosen = engine.lock_deletable(Job.objects.filter(pk__in=ids, state=State.DISCARDED))
         engine.delete_dead(chosen)
         return chosen
 

@@ -65,6 +65,7 @@ from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import (
     deletable,
     in_one_pass,
+    lock_deletable,
     prune_events,
     prune_jobs,
     prune_results,
@@ -136,6 +137,7 @@ __all__ = [
     "let_time_pass",
     "limits",
     "lineage_of",
+    "lock_deletable",
     "matching_types",
     "not_dead",
     "pause",

@@ -20,7 +20,7 @@ from ..store import clock, wakeup
 from ..store.database import atomic
 from .control import cancel_jobs
 from .control import retry as retry_dead
-from .retention import erase, unattached
+from .retention import erase, lock_deletable, unattached
 
 BATCH = 500
 MOST = 10_000
@@ -60,8 +60,9 @@ def cancel(
 ) -> list[UUID]:
     """Cancel the unfinished jobs among `jobs`; return their ids (OJS core §7.6, bulk §6)."""
 
-    def move(batch: list[Job]) -> None:
-        cancel_jobs([job.pk for job in batch], cancelled_by=cancelled_by, reason=reason)
+    def move(batch: list[Job]) -> list[UUID]:
+        ids = [job.pk for job in batch]
+        return cancel_jobs(ids, cancelled_by=cancelled_by, reason=reason)
 
     return _in_batches(jobs.filter(state__in=sorted(CANCELLABLE)), move, most)
 
@@ -78,7 +79,7 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
     if cancelled:
         jobs = jobs.exclude(state=State.CANCELLED, workflow__isnull=False)
 
-    def move(batch: list[Job]) -> None:
+    def move(batch: list[Job]) -> list[UUID]:
         over = [job.pk for job in batch if job.state != State.RETRYABLE]
         retry_dead(over, cancelled=cancelled)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
@@ -87,6 +88,7 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
         data = {"retried": True, PREVIOUS: "retryable"}
         record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
         wakeup.notify({job.queue for job in backing_off})
+        return [job.pk for job in batch]
 
     return _in_batches(jobs.filter(state__in=sorted(states)), move, most)
 
@@ -96,36 +98,36 @@ def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
 
     Jobs of a workflow are deleted with it.
     """
-
-    def move(batch: list[Job]) -> None:
-        erase([job.pk for job in batch])
-
-    return _in_batches(deletable(jobs), move, most)
+    return _in_batches(deletable(jobs), _erase, most)
 
 
 def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:
     """Delete jobs that no worker holds, waiting ones too; return their ids (OJS admin API §6.5)."""
-
-    def move(batch: list[Job]) -> None:
-        erase([job.pk for job in batch])
-
-    return _in_batches(purgeable(jobs, states), move, most)
+    return _in_batches(purgeable(jobs, states), _erase, most)
 
 
-def _in_batches(jobs: JobQuerySet, move: Callable[[list[Job]], None], most: int) -> list[UUID]:
-    """Lock and move batch after batch in id order; return the ids."""
+def _erase(batch: list[Job]) -> list[UUID]:
+    ids = lock_deletable(Job.objects.these(batch))
+    erase(ids)
+    return ids
+
+
+def _in_batches(
+    jobs: JobQuerySet, move: Callable[[list[Job]], list[UUID]], most: int
+) -> list[UUID]:
+    """Lock and move batch after batch in id order; return the ids of those that were moved."""
     eligible = jobs.order_by("pk")
     columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
     done: list[UUID] = []
+    last = None
     while len(done) < most:
         with atomic():
             # Rows already processed are not read again, whether or not they still match.
-            rest = eligible.filter(pk__gt=done[-1]) if done else eligible
+            rest = eligible if last is None else eligible.filter(pk__gt=last)
             size = min(BATCH, most - len(done))
             batch = list(rest.select_for_update().only(*columns)[:size])
-            if batch:
-                move(batch)
-        if not batch:
-            break
-        done += [job.pk for job in batch]
+            if not batch:
+                break
+            done += move(batch)
+        last = batch[-1].pk
     return done

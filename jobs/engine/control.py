@@ -27,7 +27,7 @@ from . import queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
-from .retention import deletable, erase
+from .retention import erase, lock_deletable
 
 REPLAYS = "ojs.replay_count"
 """Member of `meta` that says how often a job was taken out of the dead letter."""
@@ -254,8 +254,7 @@ def delete_dead(job_ids: Collection[UUID]) -> int:
     """
     with atomic():
         dead = Job.objects.filter(Among("pk", job_ids), state=State.DISCARDED)
-        free = deletable(dead).select_for_update().order_by("pk")
-        ids = list(free.values_list("pk", flat=True))
+        ids = lock_deletable(dead)
         if not ids and (kept := dead.select_related("workflow").first()):
             raise Conflict(
                 f"Job '{kept.pk}' cannot be deleted: {_why_kept(kept)}.", job_id=str(kept.pk)

@@ -124,8 +124,8 @@ def _oldest(rows: QuerySet[Any], by: str) -> Batch:
 def _delete_oldest(jobs: QuerySet[Job], by: str) -> Batch:
     """Delete a batch of finished jobs, in the order of the column `by`."""
     if removal.is_possible(Job) and not ojs_settings.PAYLOAD_STORAGE:
-        count, last = removal.delete_oldest(jobs, BATCH_SIZE)
-        return Batch(count, last, deleted=count)
+        count, last, followed = removal.delete_oldest(jobs, BATCH_SIZE)
+        return Batch(count + len(followed), last, deleted=count + _delete(followed))
     batch = _oldest(jobs, by)
     return batch._replace(deleted=_delete(batch.ids))
 
@@ -188,6 +188,18 @@ def prune_jobs() -> int:
 def deletable(jobs: JobQuerySet) -> JobQuerySet:
     """Return the finished jobs that nothing asks for any more."""
     return jobs.unprotected().exclude(is_asked_for())
+
+
+def lock_deletable(jobs: JobQuerySet) -> list[UUID]:
+    """Lock the jobs; return those of them that may be deleted, in the order of ids.
+
+    Whoever needs a job locks it first, so nothing is added to those that need it from now on.
+    """
+    ids = list(jobs.order_by("pk").select_for_update().values_list("pk", flat=True))
+    # Of other rows, the statement that waits for a lock knows only how they were before.
+    locked = Job.objects.filter(Among("pk", ids))
+    free = set(deletable(locked).values_list("pk", flat=True))
+    return [job_id for job_id in ids if job_id in free]
 
 
 def unattached(jobs: JobQuerySet) -> JobQuerySet:
@@ -338,13 +350,13 @@ def _delete(ids: Sequence[UUID], event: str = "") -> int:
         return 0
     with atomic():
         # A job that an operator retried in the meantime is no longer finished: it stays.
-        finished = Job.objects.filter(Among("pk", ids), finished_at__isnull=False)
-        rows = list(finished.select_for_update().order_by("pk").values_list("pk", "queue"))
-        erase([pk for pk, _ in rows])
+        over = lock_deletable(Job.objects.filter(Among("pk", ids), finished_at__isnull=False))
         if event:
-            pruned = Counter(queue for _, queue in rows)
-            record(queue_event(event, queue, pruned=count) for queue, count in pruned.items())
-    return len(rows)
+            of = Job.objects.filter(Among("pk", over)).values_list("queue", flat=True)
+            pruned = sorted(Counter(of).items())
+            record(queue_event(event, queue, pruned=count) for queue, count in pruned)
+        erase(over)
+    return len(over)
 
 
 def erase(ids: list[UUID]) -> None:
@@ -380,7 +392,8 @@ def prune_results() -> int:
         # Locked in the order of ids, as every batch does.
         finished = Job.objects.filter(Among("pk", ids), finished_at__isnull=False).order_by("pk")
         ids = list(finished.select_for_update().values_list("pk", flat=True))
-        return Job.objects.filter(Among("pk", ids)).update(result=None, result_pruned=True)
+        # A job may have asked for one of them before it was locked.
+        return over.filter(Among("pk", ids)).update(result=None, result_pruned=True)
 
 
 def prune_workflows() -> int:
@@ -404,10 +417,11 @@ def _delete_workflow(root_id: UUID) -> int:
     inside = Workflow.objects.filter(root_id=root_id)
     with atomic():
         jobs = Job.objects.filter(workflow__in=inside.values("pk"))
-        # Jobs that are dead, unfinished or protected remain as independent jobs.
+        # Jobs that are dead, unfinished, asked for or protected remain as independent jobs.
         for stays in (
             jobs.filter(finished_at__isnull=True),
             jobs.dead(),
+            jobs.filter(is_asked_for()),
             jobs.protected(),
         ):
             # Locked in the order of ids, as every batch does.

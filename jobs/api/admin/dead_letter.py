@@ -106,7 +106,9 @@ class AdminDeadLetterViewSet(AdminViewSet):
         while purged < MOST:
             with atomic():
                 ids = list(rest.order_by("pk").values_list("pk", flat=True)[:BATCH])
-                purged += engine.delete_dead(ids)
+                # By then another job may wait for one of them.
+                free = engine.lock_deletable(DeadJob.objects.filter(pk__in=ids))
+                purged += engine.delete_dead(free)
             if not ids:
                 break
             # What cannot be deleted stays behind, and is not counted as more.
