@@ -185,7 +185,6 @@ class QueueOperationsViewSet(OJSViewSet):
             if target == name:
                 raise refuse("target_queue", "A queue cannot be moved to itself.")
         touched, gone = engine.queues.delete(checked(name), strategy=strategy, target=target)
-        engine.forget_queues()
         self._trace("delete_queue", name, count=touched, strategy=strategy, target=target)
         state = "deleted" if gone else "draining"
         document = {"queue": name, "strategy": strategy, "jobs_affected": touched, "state": state}

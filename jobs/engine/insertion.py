@@ -6,7 +6,6 @@ A layer below `flow`: jobs that ended to make room are returned. The verb is `en
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -27,7 +26,7 @@ from ..spec.batches import in_parts, representatives
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.contract import ANY_REGISTRY, stamp
-from ..store.database import alias, atomic, on_commit
+from ..store.database import atomic, on_commit
 from ..store.stores import store
 from . import bounds, limits, lineage, maintenance, queue_policy, schemas, tenants
 from .unique import Conflicts
@@ -86,27 +85,34 @@ def insert_freely(new: Sequence[NewJob]) -> None:
     """
     if not new:
         return
-    unknown, is_made = _make_unknown_queues(new)
-    if bounds.are_accepted():
-        each = list(new)
-        bounds.fill_in(each)
-        _store_all(each, admitted=True)
-    else:
-        with _unless_stored(new):
-            _store_all(new)
-    _inserted(new, unknown, is_made)
+    while True:
+        known = schemas.known_queues()
+        unknown, is_made = _make_unknown_queues(new)
+        if bounds.are_accepted():
+            each = list(new)
+            bounds.fill_in(each)
+            is_stored = _store_all(each, unknown, admitted=True)
+        else:
+            with _unless_stored(new):
+                is_stored = _store_all(new, unknown)
+        if is_stored:
+            break
+    _inserted(new, known, unknown, is_made)
 
 
 def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
     """Store jobs that their queues admit, in the caller's transaction; return those that ended."""
     each = list(new)
     _refuse_repeated_ids(each)
+    known = schemas.known_queues()
     unknown, is_made = _make_unknown_queues(new)
     with _unless_stored(each):
         ended = bounds.admit(each)
         tenants.admit(each)
-    _store(each, admitted=True)
-    _inserted(new, unknown, is_made)
+    while not _store(each, unknown, admitted=True):
+        known = schemas.known_queues()
+        unknown, is_made = _make_unknown_queues(new)
+    _inserted(new, known, unknown, is_made)
     return ended
 
 
@@ -120,31 +126,33 @@ def _make_unknown_queues(new: Sequence[NewJob]) -> tuple[set[str], bool]:
     return unknown, bool(policy)
 
 
-def _inserted(new: Sequence[NewJob], unknown: set[str], is_made: bool) -> None:
+def _inserted(
+    new: Sequence[NewJob], known: set[str], unknown: set[str], is_made: bool
+) -> None:
     if unknown:
         # A queue exists from its first use on; a process checks each one once.
         if not is_made:
             queue_policy.make(unknown, {})
-        known = _known_queues[alias()]
         on_commit(lambda: known.update(unknown))
     if jobs_enqueued.has_listeners():
         send_on_commit(jobs_enqueued, Job, jobs=new)
 
 
-def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
+def _store_all(new: Sequence[NewJob], made: set[str], *, admitted: bool = False) -> bool:
     if len(new) > BATCH or any(job.client_id or job.rate_limit for job in representatives(new)):
         # Ids chosen by clients may be taken, and a second statement may fail after the first has
         # succeeded; then everything is rolled back.
         _refuse_repeated_ids(new)
         with atomic():
-            _store(new, admitted=admitted)
-    else:
-        _store(new, admitted=admitted)
+            return _store(new, made, admitted=admitted)
+    return _store(new, made, admitted=admitted)
 
 
-def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
-    """
+def _store(new: Sequence[NewJob], made: set[str], *, admitted: bool = False) -> bool:
+    """Store the jobs; False, and nothing is stored, if a queue must be made sure of again.
+
     Args:
+        made: queues that this process did not know, and has made sure of.
         admitted: guarded queues have admitted the jobs, and maintenance has been checked.
 
     Raises:
@@ -157,17 +165,22 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     lineage.settle(new, lenient=lenient)
     tenants.give_fallback(new)
     found, registry = schemas.checked(new, lenient=lenient)
-    while True:
-        if not admitted and tenants.are_limited(new):
-            # For admitted jobs maintenance is not checked again.
-            maintenance.refuse_jobs()
-            raise bounds.Guarded
-        if _store_checked(found, registry, admitted):
-            break
-        # A schema or a tenant has been changed since this process read them.
-        found, registry = schemas.checked(new, reread=True, lenient=lenient)
+    if _unknown_queues({job.queue for job in representatives(new)}) - made:
+        return False
+    if not admitted and tenants.are_limited(new):
+        # For admitted jobs maintenance is not checked again.
+        maintenance.refuse_jobs()
+        if schemas.is_stale(registry):
+            schemas.read_again()
+            return False
+        raise bounds.Guarded
+    if not _store_checked(found, registry, admitted):
+        # A schema, a tenant or a queue has been changed since this process read them.
+        schemas.read_again()
+        return False
     limits.know([job for job in representatives(new) if job.rate_limit])
     tenants.know(new)
+    return True
 
 
 def _store_checked(new: Sequence[NewJob], registry: str, admitted: bool) -> bool:
@@ -236,15 +249,11 @@ def _first_of(new: Sequence[NewJob], stored: QuerySet[Job]) -> NewJob | None:
     return next((job for job in new if job.id == existing), None) if existing else None
 
 
-_known_queues: defaultdict[str, set[str]] = defaultdict(set)
-"""By database alias."""
-
-
 def _unknown_queues(names: set[str]) -> set[str]:
     """Return the queues that this process has not yet made sure of."""
-    return names - _known_queues[alias()]
+    return names - schemas.known_queues()
 
 
 def forget_queues() -> None:
-    """Forget which queues exist (after one was deleted)."""
-    _known_queues.pop(alias(), None)
+    """Forget which queues exist (after rows were deleted other than by `queues.delete`)."""
+    schemas.known_queues().clear()

@@ -17,7 +17,7 @@ from ..spec.lifecycle import WAITING, State
 from ..spec.timestamps import format_timestamp
 from ..store import clock, wakeup
 from ..store.database import atomic
-from . import bulk, queue_policy
+from . import bulk, queue_policy, schemas
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY
@@ -122,7 +122,8 @@ def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
         touched = _discard(name)
     elif strategy == "move":
         touched = _move(name, target)
-    with atomic():
+    # Every process must make sure of it again before it stores a job in it.
+    with schemas.changing():
         _refuse_isolated(locked(name))
         if _unfinished(name).exists():
             return touched, False

@@ -133,7 +133,7 @@ def _not_found(name: str) -> NotFound:
 
 @contextlib.contextmanager
 def changing() -> Iterator[None]:
-    """A transaction that changes the registry, or the limits of tenants.
+    """A transaction that changes the registry or the limits of tenants, or deletes queues.
 
     They take turns: a check holds until the commit. Afterwards every process reads them again
     before it stores a job.
@@ -355,6 +355,8 @@ class Registry:
     compiled: dict[int, ArgumentsSchema | None] = field(default_factory=dict)
     tenants: dict[str, bool] = field(default_factory=dict)
     """Tenants with limits or a priority of their own; whether their active jobs are limited."""
+    queues: set[str] = field(default_factory=set)
+    """Queues that this process has made sure of since it read the registry."""
 
     def schema_of(self, job: NewJob) -> Known | None:
         """Return the schema of a job's arguments: the one it names, that of its version, or the
@@ -412,7 +414,8 @@ def forget() -> None:
     _read.clear()
 
 
-def _reread() -> Registry:
+def read_again() -> Registry:
+    """Read the registry again: it has changed since this process read it."""
     # The token first: what is read afterwards is as new, or newer and then read again.
     found = Registry(current_token())
     rows = JobSchema.objects.order_by("type", "-version_number", "-patch")
@@ -427,6 +430,14 @@ def _reread() -> Registry:
     found.tenants = {name: most is not None for name, most in limited}
     _read[alias()] = found
     return found
+
+
+def known_queues() -> set[str]:
+    """Return the queues that this process has made sure of since it last read the registry.
+
+    A set of its own after each reading: what is added to one that was read before has no effect.
+    """
+    return _read[alias()].queues
 
 
 def are_registered() -> bool:
@@ -457,7 +468,7 @@ def checked(
         InvalidArguments: a job does not match its schema, and its mode is `strict`.
         NotInstalled: its mode is `strict`, and the extra `schemas` is not installed.
     """
-    registry = _reread() if reread else _read[alias()]
+    registry = read_again() if reread else _read[alias()]
     try:
         return _checked(registry, new, lenient), registry.token
     except (InvalidArguments, NotInstalled):

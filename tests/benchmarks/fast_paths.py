@@ -662,7 +662,7 @@ FAST_PATHS: Sequence[FastPath] = (
         "Schemas and limits of tenants are read again only after a change.",
         ("jobs/engine/schemas.py:is_stale", "jobs/engine/schemas.py:changing", 20),
         changing("jobs.engine.schemas:checked", _always_reread),
-        "not jobs.engine.schemas:_reread",
+        "not jobs.engine.schemas:read_again",
         ("enqueue 1",),
     ),
     FastPath(

@@ -494,3 +494,17 @@ def test_a_default_policy_may_be_taken_back_and_must_make_sense(db, api):
     assert set_default(api, **dict.fromkeys(POLICY)).json()["config"] == {}
     assert api.send("queues", {"name": "_default"}).status_code == 400
     assert api.push(options={"queue": "_default"}).status_code == 400
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_that_another_process_deleted_is_made_again_by_the_next_job(api):
+    put(api, "queues/_default/config", {"max_size": 2})
+    api.pushed(queue="mail")
+    api.ack(api.fetch("mail")[0]["id"])
+    # Not through this process's API, and without telling it: as another process would.
+    engine.queues.delete("mail", strategy="reject")
+
+    replies = [api.push(queue="mail").status_code for _ in range(4)]
+
+    assert replies == [201, 201, 429, 429]
+    assert [queue["name"] for queue in api.see("queues").json()["queues"]] == ["mail"]
