@@ -23,7 +23,7 @@ from ..spec.validation import needs_of
 from ..store import clock, wakeup
 from ..store.database import atomic
 from ..store.expressions import Among, JSONMerged
-from . import queue_policy
+from . import queue_marks, queue_policy
 from .dependencies import is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
@@ -150,8 +150,9 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             Job.objects.filter(wanted, Among("pk", job_ids))
             .select_for_update()
             .order_by("pk")
-            .only("type", "queue", "state", "attempt", "meta")
+            .only("type", "queue", "state", "attempt", "meta", "rate_key", "project")
         )
+        queue_marks.prepare(jobs)
         _count_replays(jobs, now)
         moved = Job.objects.these(jobs).transition(
             Event.RETRY,
@@ -215,11 +216,6 @@ def _change(job_id: UUID, override: Override) -> None:
     if override.meta:
         changes["meta"] = job.meta | override.meta
         changes["needs"] = needs_of(changes["meta"])
-    queue = changes.get("queue")
-    if queue is not None:
-        queue_policy.make([queue], queue_policy.default_policy())
-        if job.rate_key:
-            Queue.objects.filter(pk=queue).update(has_limits=True)
     if changes:
         Job.objects.filter(pk=job_id).update(**changes)
 

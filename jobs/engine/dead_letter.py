@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID
-
 from django.db.models import QuerySet
 
 from ..models import Job, Queue
@@ -13,7 +10,6 @@ from ..spec.timestamps import parse_timestamp
 from ..store import looks
 from ..store.database import atomic, connection
 from ..store.expressions import Among, JSONMerged
-from . import queue_policy
 from .control import retry
 
 BATCH_SIZE = 500
@@ -51,13 +47,9 @@ def _forward(name: str, target: str, since: str | None) -> int:
     with atomic():
         # Looked at again under their locks: an operator may have retried or deleted some.
         locked = dead.filter(Among("pk", found)).order_by("pk").select_for_update(skip_locked=skip)
-        rows: list[tuple[UUID, Any]] = list(locked.values_list("pk", "rate_key"))
-        ids = [pk for pk, _ in rows]
+        ids = list(locked.values_list("pk", flat=True))
         if not ids:
             return 0
-        queue_policy.make([target], queue_policy.default_policy())
-        if any(rate_key for _, rate_key in rows):
-            Queue.objects.filter(pk=target).update(has_limits=True)
         Job.objects.filter(Among("pk", ids)).update(
             queue=target, meta=JSONMerged("meta", {FROM: name})
         )

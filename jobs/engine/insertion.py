@@ -28,7 +28,7 @@ from ..store import clock
 from ..store.contract import ANY_REGISTRY, stamp
 from ..store.database import atomic, on_commit
 from ..store.stores import store
-from . import bounds, limits, lineage, maintenance, queue_policy, schemas, tenants
+from . import bounds, limits, lineage, maintenance, queue_marks, queue_policy, schemas, tenants
 from .unique import Conflicts
 
 BATCH = 1000
@@ -107,6 +107,7 @@ def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
     known = schemas.known_queues()
     unknown, is_made = _make_unknown_queues(new)
     with _unless_stored(each):
+        queue_marks.lock(each)
         ended = bounds.admit(each)
         tenants.admit(each)
     while not _store(each, unknown, admitted=True):
@@ -126,9 +127,7 @@ def _make_unknown_queues(new: Sequence[NewJob]) -> tuple[set[str], bool]:
     return unknown, bool(policy)
 
 
-def _inserted(
-    new: Sequence[NewJob], known: set[str], unknown: set[str], is_made: bool
-) -> None:
+def _inserted(new: Sequence[NewJob], known: set[str], unknown: set[str], is_made: bool) -> None:
     if unknown:
         # A queue exists from its first use on; a process checks each one once.
         if not is_made:
@@ -178,8 +177,9 @@ def _store(new: Sequence[NewJob], made: set[str], *, admitted: bool = False) -> 
         # A schema, a tenant or a queue has been changed since this process read them.
         schemas.read_again()
         return False
+    # Queues before partitions, as a fetch locks them.
+    queue_marks.prepare_new(new)
     limits.know([job for job in representatives(new) if job.rate_limit])
-    tenants.know(new)
     return True
 
 

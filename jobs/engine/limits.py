@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from ..models import Job, Queue, RateLimit
+from ..models import Job, RateLimit
 from ..record.events import partition_event, record
 from ..spec import rate_policy
 from ..spec.rate_policy import Memory, Room
@@ -43,13 +43,8 @@ WAITING = """
 
 def know(new: Sequence[NewJob]) -> None:
     """Store the policies of new jobs; the newest one of a key applies (OJS rate limiting §6.2)."""
-    if not new:
-        return
-    # Queues before partitions, as a fetch locks them.
-    queues = {job.queue for job in new}
-    Queue.objects.bulk_create([Queue(name=name) for name in sorted(queues)], ignore_conflicts=True)
-    Queue.objects.filter(pk__in=queues, has_limits=False).update(has_limits=True)
-    make_known({job.rate_key: dict(job.rate_limit or {}) for job in new})
+    if new:
+        make_known({job.rate_key: dict(job.rate_limit or {}) for job in new})
 
 
 def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:

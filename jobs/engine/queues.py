@@ -17,7 +17,7 @@ from ..spec.lifecycle import WAITING, State
 from ..spec.timestamps import format_timestamp
 from ..store import clock, wakeup
 from ..store.database import atomic
-from . import bulk, queue_policy, schemas
+from . import bulk, queue_marks, queue_policy, schemas
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY
@@ -179,7 +179,7 @@ def _each_batch(name: str, act: Callable[[list[Job]], tuple[int, list[UUID]]]) -
     while touched < bulk.MOST:
         with ending() as ended:
             waiting = Job.objects.filter(queue=name, state__in=sorted(WAITING)).order_by("pk")
-            columns = ("type", "queue", "attempt", "state", "rate_key", "followed")
+            columns = ("type", "queue", "attempt", "state", "rate_key", "project", "followed")
             batch = list(waiting.select_for_update().only(*columns)[: bulk.BATCH])
             if not batch:
                 break
@@ -201,8 +201,7 @@ def _discard(name: str) -> int:
 
 def _move(name: str, target: str) -> int:
     def move(batch: list[Job]) -> tuple[int, list[UUID]]:
-        if any(job.rate_key for job in batch):
-            Queue.objects.filter(pk=target).update(has_limits=True)
+        queue_marks.prepare(batch, target)
         return Job.objects.these(batch).update(queue=target), []
 
     touched = _each_batch(name, move)

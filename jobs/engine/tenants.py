@@ -8,7 +8,7 @@ of other tenants cost nothing, and a new limit is in force at once, in every pro
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import orjson
 from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..errors import JobTooLarge, NotFound, TenantLimitExceeded
-from ..models import Job, Queue, Tenant
+from ..models import Job, Tenant
 from ..models.job import DUE_STATES
 from ..record.events import record, tenant_event
 from ..spec import rate_policy
@@ -27,7 +27,7 @@ from ..spec.rate_policy import Memory
 from ..spec.tenants import MOST_PRIORITY, check_name, default_tenant, read_tenant
 from ..spec.validation import NewJob
 from ..store import clock, wakeup
-from . import schemas
+from . import queue_marks, schemas
 
 
 def configure(name: str, changes: dict[str, Any], *, reason: str = "") -> tuple[Tenant, bool]:
@@ -40,10 +40,12 @@ def configure(name: str, changes: dict[str, Any], *, reason: str = "") -> tuple[
     """
     with schemas.changing():
         row, created = Tenant.objects.get_or_create(pk=name)
+        queues = _queues_with_jobs(name)
+        if changes.get("max_concurrency", row.max_concurrency) is not None:
+            # Queues before tenants, as an enqueue locks them.
+            queue_marks.mark(queues, (), queues)
         Tenant.objects.filter(pk=name).update(**changes, updated_at=clock.now())
         row.refresh_from_db()
-        if row.max_concurrency is not None:
-            _mark(_queues_with_jobs(name))
         about = {"changed": sorted(changes)} | ({"reason": reason} if reason else {})
         record(
             [
@@ -52,7 +54,7 @@ def configure(name: str, changes: dict[str, Any], *, reason: str = "") -> tuple[
             ]
         )
         # A fetch may have waited for room.
-        wakeup.notify(sorted(_queues_with_jobs(name)))
+        wakeup.notify(sorted(queues))
     return row, created
 
 
@@ -124,19 +126,6 @@ def give_fallback(new: Sequence[NewJob]) -> None:
             job.project = job.fallback_tenant
 
 
-def know(new: Sequence[NewJob]) -> None:
-    """Mark the queues of new jobs whose tenants have a limit of active jobs."""
-    limited = schemas.limited_tenants()
-    if limited:
-        _mark(
-            {
-                job.queue
-                for job in representatives(new)
-                if limited.get(job.project or default_tenant())
-            }
-        )
-
-
 def record_refusal(refusal: TenantLimitExceeded) -> None:
     """Record that a tenant was refused (§11.1)."""
     record([_exceeded(refusal)])
@@ -148,6 +137,8 @@ WAITING: tuple[dict[str, Any], ...] = (
     {"state__in": DUE_STATES},
     {"state": State.PENDING},
 )
+HELD: dict[str, Any] = {"state": State.ACTIVE, "reserved_for__isnull": False}
+"""Jobs that may wait again; the second condition lets PostgreSQL use the partial index on them."""
 SCHEDULED: tuple[dict[str, Any], ...] = ({"state__in": DUE_STATES, "state": State.SCHEDULED},)
 
 
@@ -270,24 +261,10 @@ def _exceeded(refusal: TenantLimitExceeded, *, soft: bool = False) -> Any:
     return tenant_event("tenant.limit_exceeded", refusal.details["tenant_id"], **about, soft=soft)
 
 
-def _mark(queues: Collection[str]) -> None:
-    """Let fetches from these queues go by tenant, and their enqueues be admitted."""
-    if not queues:
-        return
-    marks = {"has_limits": True, "has_tenants": True, "is_guarded": True}
-    unmarked = Queue.objects.filter(pk__in=queues, has_tenants=False)
-    known = set(Queue.objects.filter(pk__in=queues, has_tenants=True).values_list("pk", flat=True))
-    if len(known) == len(queues):
-        return
-    missing = [Queue(name=name, **marks) for name in sorted(set(queues) - known)]
-    Queue.objects.bulk_create(missing, ignore_conflicts=True)
-    unmarked.update(**marks)
-
-
 def _queues_with_jobs(tenant: str) -> set[str]:
     return {
         queue
-        for index in WAITING
+        for index in (*WAITING, HELD)
         for queue in scope_to(Job.objects.filter(**index), tenant)
         .order_by()
         .values_list("queue", flat=True)

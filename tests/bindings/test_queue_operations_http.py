@@ -508,3 +508,28 @@ def test_a_queue_that_another_process_deleted_is_made_again_by_the_next_job(api)
 
     assert replies == [201, 201, 429, 429]
     assert [queue["name"] for queue in api.see("queues").json()["queues"]] == ["mail"]
+
+
+def test_a_dead_job_of_a_deleted_queue_is_fetched_after_its_retry(api):
+    limit = {"key": "mail", "concurrency": 1}
+    job_id = api.pushed(queue="mail", rate_limit=limit, retry={"max_attempts": 1})
+    api.fetch("mail")
+    api.nack(job_id)
+    assert delete(api, "queues/mail", {"strategy": "reject"}).status_code == 200
+
+    assert api.send(f"dead-letter/{job_id}/retry", {}).status_code == 200
+
+    assert [job["id"] for job in api.fetch("mail")] == [job_id]
+    assert [queue["name"] for queue in api.see("queues").json()["queues"]] == ["mail"]
+
+
+def test_a_queue_deleted_while_a_job_was_being_enqueued_is_made_again(api):
+    """Neither transaction sees the other: what is left is a job without a queue."""
+    job_id = api.pushed(queue="mail", rate_limit={"key": "mail", "concurrency": 1})
+    Queue.objects.filter(pk="mail").delete()
+    assert api.fetch("mail") == []
+
+    assert engine.queue_marks.mend() == 1
+
+    assert [job["id"] for job in api.fetch("mail")] == [job_id]
+    assert engine.queue_marks.mend() == 0

@@ -351,6 +351,86 @@ def test_no_more_jobs_of_a_tenant_run_than_it_may_have(api):
     assert len(api.fetch("mail", "default", "new", count=9)) == 1
 
 
+def cap(api, most=1):
+    assert put(api, f"{TENANTS}/acme/limits", {"max_concurrency": most}).status_code < 300
+
+
+def died(api, queue):
+    """Two jobs of acme that died in a queue."""
+    fields = {"queue": queue, "project": "acme", **meta("acme"), "finished_at": ahead(1)}
+    return [JobFactory(dead=True, **fields).pk for _ in range(2)]
+
+
+def move_a_queue(api):
+    cap(api)
+    for _ in range(2):
+        of("acme").pushed(queue="mail")
+    body = orjson.dumps({"strategy": "move", "target_queue": "other"})
+    return api.delete(f"{V1}/queues/mail", data=body, content_type=MEDIA_TYPE)
+
+
+def forward_the_dead(api):
+    cap(api)
+    put(api, f"{V1}/queues/mail/config", {"dead_letter_queue": "other"})
+    died(api, "mail")
+    assert engine.forward_dead() == 2
+
+
+def retry_in_another_queue(api):
+    cap(api)
+    for job_id in died(api, "mail"):
+        api.send(f"dead-letter/{job_id}/retry", {"override": {"queue": "other"}})
+
+
+def retry_what_died_before_the_limit(api):
+    ids = died(api, "other")
+    cap(api)
+    for job_id in ids:
+        api.send(f"dead-letter/{job_id}/retry", {})
+
+
+def requeue_what_ran_before_the_limit(api):
+    for _ in range(2):
+        of("acme").pushed(queue="other")
+    running = api.fetch("other", count=2)
+    cap(api)
+    for job in running:
+        api.send("workers/nack", {"job_id": job["id"], "requeue": True})
+
+
+@pytest.mark.parametrize(
+    "make_available",
+    [
+        move_a_queue,
+        forward_the_dead,
+        retry_in_another_queue,
+        retry_what_died_before_the_limit,
+        requeue_what_ran_before_the_limit,
+    ],
+)
+def test_the_limit_of_a_tenant_holds_however_its_jobs_come_into_a_queue(api, make_available):
+    api.pushed(queue="other", priority=-5)
+
+    make_available(api)
+
+    taken = api.fetch("other", count=9)
+    assert Job.objects.filter(project="acme", queue="other").count() == 2
+    assert [job["meta"].get("tenant_id") for job in taken].count("acme") == 1, taken
+
+
+def test_a_limit_set_while_a_job_was_being_enqueued_holds_soon_after(api):
+    """Neither transaction sees the other: what is left is a queue that is not marked."""
+    cap(api)
+    for _ in range(2):
+        of("acme").pushed()
+    Queue.objects.update(has_tenants=False, has_limits=False, is_guarded=False)
+
+    assert engine.queue_marks.mend() == 1
+
+    assert len(api.fetch(count=9)) == 1
+    assert engine.queue_marks.mend() == 0
+
+
 def test_a_job_of_a_tenant_cannot_limit_those_of_others(api):
     policy = {"key": "stripe", "concurrency": 0, "scope": "global"}
 

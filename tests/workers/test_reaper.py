@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from jobs.store import pace
 from tests.database import connection
-from tests.factories import JobFactory, WorkerFactory, ago
+from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from workers.chores import reaper
 from workers.chores.reaper import Chore
 from workers.models import Reaper, Sweep, Worker
@@ -34,6 +34,7 @@ def failing(problem: Exception) -> Chore:
 )
 def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, problem):
     monkeypatch.setattr(reaper, "CHORES", (failing(problem), *reaper.CHORES))
+    QueueFactory(name="default")
     JobFactory(active=True, reserved_until=ago(1))
 
     assert reaper.sweep() == {"expired-reservations": 1}
@@ -316,6 +317,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "queue-samples",
         "fleet-samples",
         "workflows",
+        "queues",
         "pressure",
         "finished-jobs",
         "old-results",

@@ -217,6 +217,7 @@ CHORES = (
     Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
     Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
     Chore("workflows", engine.repair, "workflows repaired", timedelta(minutes=1)),
+    Chore("queues", engine.queue_marks.mend, "queues made or marked", timedelta(seconds=30)),
     Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
     # Often, so that it is little each time.
     Chore(
