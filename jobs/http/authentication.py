@@ -333,8 +333,22 @@ def for_tenant(caller: Caller, tenant: str) -> Caller:
     return caller
 
 
+def confined(caller: Caller, meta: Meta) -> Caller:
+    """Return the caller confined to the tenant in the header of its request, if that names one.
+
+    Raises:
+        PermissionDenied, InvalidRequest: as `for_tenant`.
+    """
+    tenant = meta.get(tenants.META_HEADER)
+    return caller if tenant is None else for_tenant(caller, tenant)
+
+
 def renewed(caller: Caller, before: Caller) -> Caller:
-    """Return the current rights of a key for a connection that began as `before`."""
+    """Return the current rights of a key for a connection that began as `before`.
+
+    Raises:
+        PermissionDenied: the connection named a tenant, and the key has another project now.
+    """
     return for_tenant(caller, before.tenant) if before.tenant else caller
 
 
@@ -360,9 +374,7 @@ class ApiKeyAuthentication(BaseAuthentication):
                 does not belong to the tenant in `X-OJS-Tenant`.
             InvalidRequest: that is no tenant's id.
         """
-        caller = self._caller(method, meta)
-        tenant = meta.get(tenants.META_HEADER)
-        return caller if tenant is None else for_tenant(caller, tenant)
+        return confined(self._caller(method, meta), meta)
 
     def _caller(self, method: str, meta: Meta) -> Caller:
         header: str = meta.get("HTTP_AUTHORIZATION", "")

@@ -49,12 +49,12 @@ def agq(agq_port) -> Iterator[Callable[[], AGQLine]]:
 
 
 @pytest.fixture
-def rota(rota_port) -> Iterator[Callable[[str], RotaLine]]:
+def rota(rota_port) -> Iterator[Callable[..., RotaLine]]:
     """Open connections to Rota; they are closed after the test."""
     lines: list[RotaLine] = []
 
-    def connect(key: str) -> RotaLine:
-        lines.append(RotaLine(rota_port, key))
+    def connect(key: str, **headers: str) -> RotaLine:
+        lines.append(RotaLine(rota_port, key, headers))
         return lines[-1]
 
     yield connect

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
@@ -51,8 +52,8 @@ class AGQLine:
 class RotaLine:
     """A worker's connection; `closed` is the code it was closed with."""
 
-    def __init__(self, port: int, key: str) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+    def __init__(self, port: int, key: str, headers: Mapping[str, str] | None = None) -> None:
+        headers = ({"Authorization": f"Bearer {key}"} if key else {}) | dict(headers or {})
         self.closed = 0
         url = f"ws://127.0.0.1:{port}/work"
         self._open = contextlib.ExitStack()
@@ -71,9 +72,9 @@ class RotaLine:
             self.closed = end.rcvd.code if end.rcvd else 0
         return heard
 
-    def hear(self) -> dict[str, Any]:
+    def hear(self, patience: float = processes.PATIENCE) -> dict[str, Any]:
         """The next message; fails if none comes."""
-        message: dict[str, Any] = json.loads(self.socket.recv(processes.PATIENCE))
+        message: dict[str, Any] = json.loads(self.socket.recv(patience))
         return message
 
     def close(self) -> None:

@@ -13,8 +13,16 @@ from jobs.access import Command, authorize, find, refusals
 from jobs.access.address import address_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import JobNotFound, NotAuthenticated, OJSError
-from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from jobs.errors import JobNotFound, NotAuthenticated, OJSError, PermissionDenied
+from jobs.http.authentication import (
+    ANYBODY,
+    Caller,
+    caller_of,
+    confined,
+    current_caller,
+    digest,
+    renewed,
+)
 from jobs.http.origins import check_socket
 from jobs.http.request import Meta
 from jobs.spec import fields
@@ -67,9 +75,18 @@ class Visitor:
 
         Raises:
             NotAuthenticated: it is no longer valid.
+            PermissionDenied: it belongs to another project than the tenant of the handshake.
         """
         if self.key:
-            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
+            known = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
+            self.caller = renewed(known, self.caller)
+
+    def has_other_rights(self, caller: Caller) -> bool:
+        """Whether the rights of its key are no longer those that it last used."""
+        try:
+            return renewed(caller, self.caller) != self.caller
+        except PermissionDenied:
+            return True
 
     def entitle(self, *parts: str) -> Caller:
         """Return the caller, if it may send these parts.
@@ -91,7 +108,9 @@ def admit(meta: Meta, subprotocols: Sequence[str]) -> Visitor:
 
     Raises:
         NotAuthenticated: there is no valid key, and anonymous callers are not allowed.
-        PermissionDenied: the key is not for workers, or a page of another site sends none.
+        PermissionDenied: the key is not for workers, or not of the tenant in `X-OJS-Tenant`; or a
+            page of another site sends none.
+        InvalidRequest: that is no tenant's id.
     """
     authorization, address = _login(meta, subprotocols), address_of(meta)
     if not authorization:
@@ -99,6 +118,7 @@ def admit(meta: Meta, subprotocols: Sequence[str]) -> Visitor:
     visitor = None
     try:
         visitor = _visitor(authorization, address)
+        visitor.caller = confined(visitor.caller, meta)
         visitor.entitle("handshake")
     except OJSError as refusal:
         note(refusal, "handshake", address, visitor)

@@ -144,7 +144,7 @@ class Session:
         if caller is None and self._closing is None:
             problem = NotAuthenticated("This API key is not valid any more.")
             self._closing = asyncio.create_task(self._revoked(problem))
-        elif caller is not None and caller != self._visitor.caller:
+        elif caller is not None and self._visitor.has_other_rights(caller):
             # The next claim is made with the current rights.
             self._wishes.set()
 
