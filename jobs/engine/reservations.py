@@ -64,7 +64,8 @@ def keep_alive(
     For protocols whose heartbeats are about a job (Flare: liveness; AGQ: JOB.UPDATE).
 
     Args:
-        share: fraction of the reservation's period a worker may be silent after a heartbeat.
+        share: fraction of the job's execution timeout, else of the reservation's period, that a
+            worker may be silent after a heartbeat.
         at_least: shortest silence allowed.
         progress: 0 to 1; the highest value of an attempt stays (OJS progress §5.1).
         project: the project the job must belong to; empty means any project.
@@ -74,7 +75,9 @@ def keep_alive(
         job = scope_to(held, project).defer("args", "meta").select_for_update().first()
         if job is None:
             return False
-        period = max((job.reserved_for or timedelta(0)) * share, at_least)
+        # A reservation for an execution timeout is longer, by its grace.
+        whole = job.timeout or job.reserved_for or timedelta(0)
+        period = max(whole * share, at_least)
         held.update(reserved_until=Now() + period)
         record_heartbeats([job_id])
         if progress is not None:

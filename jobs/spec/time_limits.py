@@ -46,6 +46,12 @@ def enqueue_ttl(job: Any) -> timedelta | None:
     return timedelta(seconds=seconds) if type(seconds) is int else None
 
 
+def grace_period(job: Any) -> timedelta | None:
+    """How much longer than its `timeout` a job's worker may take to clean up (§5.4)."""
+    seconds = (job.attributes or {}).get("grace_period")
+    return timedelta(seconds=seconds) if type(seconds) is int else None
+
+
 def is_about_its_start(job: Any) -> bool:
     """Whether the job's `enqueue_ttl` passes before its own `expires_at`, if it has one."""
     own = expires_at_once_started(job)

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import OperationalError
+from django.db.models import F
 from django.utils import timezone
 
 from jobs import engine
@@ -915,6 +916,49 @@ def test_a_job_may_run_longer_than_a_reservation_lasts_if_it_says_so(flare):
 
     assert job["timeout_seconds"] == 7200
     assert about(Job.objects.get().reserved_until, 7200)
+
+
+def pass_by(seconds):
+    """Let time pass for the jobs that are held."""
+    Job.objects.update(
+        started_at=F("started_at") - timedelta(seconds=seconds),
+        reserved_until=F("reserved_until") - timedelta(seconds=seconds),
+    )
+    reaper.sweep()
+
+
+def test_a_job_is_its_workers_during_its_grace(flare):
+    OJSClient().pushed(timeout=60, grace_period=600, retry={"max_attempts": 3})
+    (job,) = flare.poll()
+    assert job["timeout_seconds"] == 60
+
+    pass_by(300)
+
+    assert flare.poll() == []
+    assert flare.ack(job["id"]).status_code == 200
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_the_retry_policy_decides_about_a_job_that_ran_too_long(flare, final):
+    policy = {"max_attempts": 3, "non_retryable_errors": ["timeout"] if final else []}
+    OJSClient().pushed(timeout=60, retry=policy)
+    flare.poll()
+
+    pass_by(61)
+
+    job = Job.objects.get()
+    assert (job.state, job.attempt) == ("discarded" if final else "retryable", 1)
+    assert job.dead_letter == final
+    assert job.errors.get().type == "timeout"
+
+
+def test_after_a_heartbeat_the_grace_does_not_lengthen_the_silence(flare):
+    OJSClient().pushed(timeout=900, grace_period=600)
+    (job,) = flare.poll()
+
+    flare.beat(job["id"])
+
+    assert about(stored(job["id"]).reserved_until, 600)
 
 
 def test_a_job_enqueued_over_flare_is_run_over_ojs(flare):

@@ -16,6 +16,7 @@ from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidTransition, ReservationLost
 from jobs.spec.lifecycle import State
+from jobs.spec.time_limits import grace_period
 from jobs.store import clock
 
 from .. import protocol
@@ -25,7 +26,8 @@ from ..protocol import Reply
 from .heartbeats import Description
 
 MARGIN = timedelta(seconds=2)
-"""Added so that an expired reservation is treated as such, and not as its worker's death."""
+"""Added so that the end of a job's time is treated as such, and not as its worker's silence, and an
+expired reservation not as its worker's death."""
 
 
 def seen(worker_id: str, description: Description) -> Reply:
@@ -49,18 +51,22 @@ def types_of(worker_id: str) -> list[str] | None:
 
 
 def reserve_for_execution(jobs: list[ClaimedJob], worker_id: str) -> dict[UUID, timedelta]:
-    """Reserve each job for as long as it may run; return how long.
+    """Reserve each job for as long as it may run; return each job's time, without its grace.
 
-    That is the job's execution timeout. A job without one keeps the reservation it was claimed
-    with: its own visibility timeout, else the server's.
+    That is the job's execution timeout. It is enforced like anyone's, so the reservation outlasts
+    it and the grace period. A job without one keeps the reservation it was claimed with: its own
+    visibility timeout, else the server's.
     """
     default = ojs_settings.VISIBILITY_TIMEOUT
-    reserved = {job.id: job.visibility_timeout or default for job in jobs}
-    other = {job.id: job.timeout for job in jobs if job.timeout not in (None, reserved[job.id])}
-    periods = {job_id: period for job_id, period in other.items() if period is not None}
-    if periods:
+    limits = {job.id: job.timeout for job in jobs if job.timeout is not None}
+    if limits:
+        periods = {
+            job.id: limits[job.id] + (grace_period(job) or timedelta(0)) + MARGIN
+            for job in jobs
+            if job.id in limits
+        }
         engine.reserve(periods, worker_id=worker_id)
-    return reserved | periods
+    return {job.id: job.visibility_timeout or default for job in jobs} | limits
 
 
 def keep_alive(
