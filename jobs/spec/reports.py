@@ -16,7 +16,7 @@ import orjson
 from .error_texts import legible
 from .fields import wrong_type
 from .jsonable import DEEPEST
-from .members import LARGEST, Listed, Member, Object, Schema
+from .members import LARGEST, Listed, Member, Schema
 
 LONGEST_NAME = 255
 """Characters of a type and a code."""
@@ -71,7 +71,7 @@ class Failure:
         self.message = legible(self.message)[:LONGEST_MESSAGE]
         self.backtrace = shortened(self.backtrace)
         if self.details:
-            self.details = legible_json(self.details)
+            self.details = fitting(legible_json(self.details))
 
 
 def legible_json(value: Any, depth: int = 0) -> Any:
@@ -140,18 +140,15 @@ class ErrorTexts(Listed[str]):
         return self.each.json_schema()
 
 
-class ErrorDetails(Object):
-    """Details of a failure: in those that are too large, texts are cut; if that does not suffice,
-    they are omitted.
+def fitting(details: dict[str, Any]) -> dict[str, Any]:
+    """Return details of a failure as they are stored: in those that are too large, texts are cut;
+    if that does not suffice, they are omitted.
     """
-
-    def check(self, value: Any, place: str) -> dict[str, Any]:
-        found = super().check(value, place)
-        if len(orjson.dumps(found)) <= LARGEST_DETAILS:
-            return found
-        cut: dict[str, Any] = _cut(found)
-        size = len(orjson.dumps(cut))
-        return cut if size <= LARGEST_DETAILS else {"omitted": f"{size} bytes of JSON"}
+    if len(orjson.dumps(details)) <= LARGEST_DETAILS:
+        return details
+    cut: dict[str, Any] = _cut(details)
+    size = len(orjson.dumps(cut))
+    return cut if size <= LARGEST_DETAILS else {"omitted": f"{size} bytes of JSON"}
 
 
 def _cut(value: Any) -> Any:

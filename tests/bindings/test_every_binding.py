@@ -150,6 +150,16 @@ def test_no_failure_is_refused_for_the_text_of_its_error(hire, protocol):
     assert list(errors) == [(text[:255], text) for text in texts.values()]
 
 
+def test_details_of_a_failure_over_agq_have_the_limit_of_all_protocols(hire):
+    worker = hire("agq")
+    job_id = enqueue()
+    worker.claim()
+
+    assert worker._update(job_id, status="failed", error="m", task_results=["y" * 30] * 100_000)
+
+    assert list(row(job_id).errors.get().details) == ["omitted"]
+
+
 @protocols
 def test_a_job_that_takes_too_long_is_taken_back_from_a_worker_that_lives(hire, protocol):
     worker = hire(protocol)

@@ -39,7 +39,7 @@ from jobs.spec.members import (
     optional,
     words,
 )
-from jobs.spec.reports import ErrorDetails, ErrorText, ErrorTexts, mend_members
+from jobs.spec.reports import ErrorText, ErrorTexts, mend_members
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, QueueNames
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
@@ -170,7 +170,7 @@ class ErrorMembers(Members, component="JobFailure", needs=("message",), either=(
     code = ErrorText("Cut after 255 characters.")
     message = ErrorText("Cut after 1,048,576 characters.")
     retryable = Boolean("`false` makes the failure final, whatever the job's policy is.")
-    details = ErrorDetails("Of more than 1 MB of JSON, each text is cut.")
+    details = Object("Of more than 1 MB of JSON, each text is cut.")
     backtrace = Trace()
     stack_trace = Trace(hidden=True)
     rate_limit_until = Moment()

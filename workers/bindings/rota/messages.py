@@ -28,7 +28,7 @@ from jobs.spec.members import (
     Texts,
     words,
 )
-from jobs.spec.reports import ErrorDetails, ErrorText, ErrorTexts, mend_members
+from jobs.spec.reports import ErrorText, ErrorTexts, mend_members
 from jobs.spec.timestamps import format_timestamp
 from jobs.spec.validation import QueueNames
 from jobs.spec.worker_ids import WorkerId
@@ -110,7 +110,7 @@ class ErrorMembers(Members):
     code = ErrorText()
     message = ErrorText()
     backtrace = ErrorTexts()
-    details = ErrorDetails()
+    details = Object()
     retryable = Boolean()
 
 
