@@ -9,9 +9,10 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.http.authentication import make_key
-from jobs.models import ApiKey, Job
+from jobs.models import ApiKey, Job, OperatorAction
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory
+from tests.processes import eventually
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 
@@ -72,6 +73,31 @@ def test_over_agq_a_key_for_a_label_speaks_for_workers_with_it(agq):
     assert line("WORKER.HEARTBEAT", "w") == "OK"
     assert json.loads(line("BRPOP", "queue:ready", "5")[1])["job_id"] == str(job.pk)
     assert line("JOB.UPDATE", str(job.pk), '{"status": "completed"}') == "OK"
+
+
+def test_over_agq_the_use_of_a_key_for_another_worker_is_in_the_audit(agq):
+    job = JobFactory(queue="ready", active=True, reserved_by="other")
+    uses = {
+        "AUTH": ("other",),
+        "WORKER.REGISTER": (registration("other"),),
+        "WORKER.HEARTBEAT": ("other",),
+        "WORKER.UNREGISTER": ("other",),
+        "JOB.UPDATE": (str(job.pk), json.dumps({"status": "completed", "worker_id": "other"})),
+    }
+
+    for word, arguments in uses.items():
+        # A row counts what one key was refused in a minute.
+        _, secret = make_key(word, scopes=["work"], worker_id="mine")
+        if word == "AUTH":
+            assert "belongs to another worker" in agq()(word, *arguments, secret)
+        else:
+            assert "belongs to worker mine" in agq(secret)(word, *arguments)
+
+    rows = OperatorAction.objects.filter(verb="refuse_request")
+    eventually(lambda: rows.count() == len(uses))
+    assert {row.actor: row.selection for row in rows} == {
+        word: {"protocol": "agq", "reason": "permission_denied", "call": word} for word in uses
+    }
 
 
 # Reading over AGQ

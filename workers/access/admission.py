@@ -36,6 +36,10 @@ Result = TypeVar("Result")
 class OtherWorker(PermissionDenied):
     """The key is bound to another worker."""
 
+    def __init__(self, bound: str, worker_id: str) -> None:
+        super().__init__(f"This API key speaks for worker '{bound}' only.", worker_id=worker_id)
+        self.bound = bound
+
 
 def speak_for(caller: Caller, worker_id: str | None) -> str | None:
     """Return the worker for which a caller acts: the one it names, else that of its key.
@@ -53,9 +57,7 @@ def speak_for(caller: Caller, worker_id: str | None) -> str | None:
     if not caller.worker_id:
         return worker_id or None
     if worker_id and worker_id != caller.worker_id:
-        raise OtherWorker(
-            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=worker_id
-        )
+        raise OtherWorker(caller.worker_id, worker_id)
     return caller.worker_id
 
 

@@ -16,6 +16,7 @@ from jobs.spec.batches import new_jobs
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 from jobs.store import clock
 from workers import protocol
+from workers.access import admission
 from workers.fetching.waiting import Look
 from workers.fleet import directory
 from workers.lifecycle import WorkerState
@@ -52,10 +53,8 @@ def auth(session: Session, *arguments: bytes) -> Status:
     if len(arguments) > 1 and text(arguments[0]) not in ("", "default"):
         session.name = text(arguments[0])[:255]
     session.authenticate(text(arguments[-1]))
-    bound = session.worker_id
-    if bound and len(arguments) > 1 and session.name not in ("", bound):
-        session.forget()
-        raise Failed("WRONGPASS this session key belongs to another worker")
+    if len(arguments) > 1:
+        session.require_name(session.name)
     return OK
 
 
@@ -370,6 +369,8 @@ def explained(problem: OJSError) -> Failed:
         return Failed(f"ERR Job not found: {problem.details['resource_id']}")
     if isinstance(problem, protocol.WorkerExists):
         return Failed("ERR Worker ID already registered")
+    if isinstance(problem, admission.OtherWorker):
+        return Failed(f"ERR This session key belongs to worker {problem.bound}")
     if problem.code == "permission_denied":
         return Failed(f"NOPERM {problem.message}")
     if isinstance(problem, ResultTooLarge):

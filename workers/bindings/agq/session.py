@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from jobs.access import Command, authorize, refusals
 from jobs.conf import ojs_settings
-from jobs.errors import KeyExpired, NotAuthenticated
+from jobs.errors import KeyExpired, NotAuthenticated, OJSError
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from workers.access import admission
 
@@ -94,8 +94,20 @@ class Session:
         self.key = digest(key)
         self.worker_id = self.caller.worker_id
 
-    def _note(self, problem: NotAuthenticated, call: str = "") -> None:
-        refusals.note(problem, protocol=PROTOCOL.name, address=self.address, call=call)
+    def require_name(self, name: str) -> None:
+        """Refuse the key that has just been used if it belongs to another worker than this one.
+
+        Raises:
+            Failed: it does.
+        """
+        caller = self.speaker
+        if caller.worker_id and name not in ("", caller.worker_id):
+            self._note(admission.OtherWorker(caller.worker_id, name), "AUTH", caller.name)
+            self.forget()
+            raise Failed("WRONGPASS this session key belongs to another worker")
+
+    def _note(self, problem: OJSError, call: str = "", key: str = "") -> None:
+        refusals.note(problem, protocol=PROTOCOL.name, address=self.address, call=call, key=key)
 
     def forget(self) -> None:
         """Drop the authentication."""
@@ -144,8 +156,8 @@ class Session:
         """Return the stored id of the worker for which it acts, given the name in a command.
 
         Raises:
-            Failed: the session belongs to another worker.
-            PermissionDenied: the worker does not have the key's label.
+            PermissionDenied: the session belongs to another worker, or the worker does not have the
+                key's label.
         """
         speaker = self._named(worker_id)
         return admission.admit(self.speaker, speaker) or speaker
@@ -159,16 +171,12 @@ class Session:
             labels: those that the worker declares.
 
         Raises:
-            Failed, PermissionDenied: as above.
+            PermissionDenied: as above.
         """
         return admission.as_worker(self.speaker, self._named(worker_id), act, labels=labels)
 
     def _named(self, worker_id: str) -> str:
-        try:
-            return admission.speak_for(self.speaker, worker_id) or worker_id
-        except admission.OtherWorker:
-            bound = self.speaker.worker_id
-            raise Failed(f"ERR This session key belongs to worker {bound}") from None
+        return admission.speak_for(self.speaker, worker_id) or worker_id
 
     def worker(self) -> str:
         """The stored id of the worker for which it acts.
