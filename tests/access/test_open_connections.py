@@ -100,6 +100,16 @@ def test_over_agq_the_use_of_a_key_for_another_worker_is_in_the_audit(agq):
     }
 
 
+def test_over_agq_each_worker_of_a_connection_has_the_queues_that_it_pulls_from(agq):
+    line = agq(key())
+    for worker_id in ("w1", "w2"):
+        line("WORKER.REGISTER", registration(worker_id))
+        line("BRPOP", "queue:a", "0.01")
+        line("WORKER.UNREGISTER", worker_id)
+
+    assert [worker.queues for worker in Worker.objects.all()] == [["a"], ["a"]]
+
+
 # Reading over AGQ
 
 

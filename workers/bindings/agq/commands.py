@@ -77,7 +77,7 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
         protocol.register(name, description, claim=claim)
 
     session.arrive_as(worker_id, description.labels or (), act)
-    session.worker_id = worker_id
+    session.worker_id, session.queues = worker_id, ()
     seconds = options().HEARTBEAT_INTERVAL.total_seconds()
     return Status(f"OK worker_id={worker_id} heartbeat_interval={seconds:g}")
 
