@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Callable
+from urllib.parse import unquote
 
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
@@ -14,7 +15,8 @@ LONGEST = 64
 
 def zone_of(request: HttpRequest) -> zoneinfo.ZoneInfo | None:
     """The zone that the browser named; None if it named none that is known."""
-    name = request.COOKIES.get(COOKIE, "")
+    # Django reads cookies as they are; the script has encoded the slash of `Europe/Berlin`.
+    name = unquote(request.COOKIES.get(COOKIE, ""))
     if not name or len(name) > LONGEST:
         return None
     try:

@@ -20,8 +20,9 @@ def shown(client, zone=""):
     return client.get(f"/admin/ojs_jobs/job/{job.pk}/change/").content.decode()
 
 
-def test_times_are_those_of_the_readers_zone_with_utc_on_hover(admin_client):
-    text = shown(admin_client, "Europe/Berlin")
+@pytest.mark.parametrize("cookie", ["Europe%2FBerlin", "Europe/Berlin"], ids=["script", "hand"])
+def test_times_are_those_of_the_readers_zone_with_utc_on_hover(admin_client, cookie):
+    text = shown(admin_client, cookie)
 
     assert ">2026-07-02 00:30:00 CEST</time>" in text
     assert 'title="2026-07-02 00:30:00 CEST = 2026-07-01 22:30:00 UTC"' in text
