@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
@@ -20,13 +21,21 @@ from django.utils.translation import gettext_lazy as _
 
 from ..access.audit import of_request, record_action
 from ..conf import protocol_of, protocols
-from ..http.authentication import NotRotated, forget_keys, make_key, rotate_key
+from ..http.authentication import (
+    NotRotated,
+    digest,
+    forget_keys,
+    make_key,
+    rotate_key,
+    secret_for,
+)
 from ..models import ApiKey, Scope
 from ..store import clock
 from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
+from .made_once import MadeAlready, MadeOnce, form_id
 
 GRANTED = ("name", "scopes", "project", "worker_id", "label")
 
@@ -113,8 +122,12 @@ class LastProtocolFilter(admin.SimpleListFilter):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(OJSModelAdmin):
+class ApiKeyAdmin(MadeOnce, OJSModelAdmin):
     form = ApiKeyForm
+    made_already = _(
+        "This key was made already, and is shown only once. If you do not have it, give it a new "
+        "secret."
+    )
     list_display = (
         "name",
         "beginning",
@@ -182,10 +195,22 @@ class ApiKeyAdmin(OJSModelAdmin):
                 self._record(request, obj, changed)
             forget_keys()
             return
-        with atomic():
-            made, obj.fresh_key = make_key(**form.cleaned_data)
-            obj.pk, obj.prefix = made.pk, made.prefix
-            self._record(request, obj, {"made": obj.name})
+        form_sent = form_id(request)
+        # The secret is unique, whoever else sends the same form at the same time.
+        key = secret_for(f"{request.user.pk}:{form_sent}") if form_sent else ""
+        same = ApiKey.objects.with_secrets([digest(key)])
+        if made := same.first():
+            raise MadeAlready(made)
+        try:
+            with atomic():
+                made, obj.fresh_key = make_key(key=key, **form.cleaned_data)
+                obj.pk, obj.prefix = made.pk, made.prefix
+                self._record(request, obj, {"made": obj.name})
+        except IntegrityError:
+            made = same.first()
+            if made is None:
+                raise
+            raise MadeAlready(made) from None
 
     def _record(self, request: HttpRequest, key: ApiKey, what: dict[str, Any]) -> None:
         what = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils.crypto import salted_hmac
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
@@ -72,6 +74,12 @@ def make_key(name: str, *, key: str = "", **fields: Any) -> tuple[ApiKey, str]:
 
 def new_secret() -> str:
     return PREFIX + secrets.token_urlsafe(32)
+
+
+def secret_for(form: str) -> str:
+    """A secret that is the same each time for the same `form`, and is known to this site only."""
+    derived = salted_hmac("ojs.api_key", form, algorithm="sha256").digest()
+    return PREFIX + urlsafe_b64encode(derived).decode().rstrip("=")
 
 
 class NotRotated(Conflict):

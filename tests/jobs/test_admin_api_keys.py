@@ -12,7 +12,7 @@ from jobs.http.authentication import make_key
 from jobs.models import ApiKey, OperatorAction
 from tests.factories import ago, ahead
 from tests.ojs_client import OJSClient
-from tests.operators import answer, buttons, confirm, list_of, messages, press, staff
+from tests.operators import answer, buttons, confirm, forms, list_of, messages, press, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -55,6 +55,43 @@ def test_a_key_is_shown_this_once_and_kept_nowhere():
         content = client.get(url).content.decode()
         assert key not in content
         assert record.digest not in content
+
+
+def sent_twice(client):
+    """Two replies to one form, as when the page with the key is reloaded."""
+    fields = next(form for form in forms(client.get(ADD)) if "once" in form.fields).fields
+    fields = {"name": "ci", "scopes": ["produce"], "once": fields["once"]}
+    return client.post(ADD, fields), client.post(ADD, fields, follow=True)
+
+
+def test_reloading_the_page_with_the_key_makes_no_other_one():
+    first, again = sent_twice(staff("view_apikey", "manage_keys"))
+
+    key = ApiKey.objects.get()
+    assert OJSClient(shown_key(first)).push().status_code == 201
+    assert again.redirect_chain == [(page_of(key), 302)]
+    assert messages(again)[0].startswith("This key was made already")
+    assert shown_key(first) not in again.content.decode()
+
+
+def test_a_form_that_is_opened_again_makes_another_key():
+    client = staff("view_apikey", "manage_keys")
+
+    keys = {shown_key(sent_twice(client)[0]) for _ in range(2)}
+
+    assert len(keys) == ApiKey.objects.count() == 2
+
+
+def test_a_form_sent_again_after_a_rotation_does_not_bring_the_old_secret_back():
+    client = staff("view_apikey", "manage_keys")
+    fields = {"name": "ci", "scopes": ["produce"], "once": "01234567-89ab-7def-8123-456789abcdef"}
+    client.post(ADD, fields)
+    confirm(client, KEY, "rotate", ApiKey.objects.get(), overlap="0")
+
+    again = client.post(ADD, fields, follow=True)
+
+    assert messages(again)[0].startswith("This key was made already")
+    assert ApiKey.objects.count() == 1
 
 
 @pytest.mark.parametrize("scopes", [[], ["everything"]])

@@ -67,6 +67,20 @@ def test_a_subscription_is_made_in_a_form_and_its_secret_shown_once(admin_client
     assert (action.verb, action.reason) == ("manage_webhooks", "For the partner")
 
 
+def test_reloading_the_page_with_the_secret_makes_no_other_subscription(admin_client):
+    page = f"{HOOKS}add/"
+    fields = next(form for form in forms(admin_client.get(page)) if "timeout" in form.fields).fields
+    fields |= {"url": URL, "events": "job.failed", "_save": "1"}
+    first = admin_client.post(page, fields)
+
+    again = admin_client.post(page, fields, follow=True)
+
+    row = WebhookSubscription.objects.get()
+    assert row.secret in first.content.decode()
+    assert row.secret not in again.content.decode()
+    assert messages(again)[0].startswith("This subscription was made already")
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -198,5 +212,5 @@ def test_a_dead_delivery_is_sent_again_unless_its_subscription_is_paused(admin_c
     assert (one.state, one.tries, one.finished_at) == ("pending", 0, None)
     assert (other.state, other.tries) == ("dead", 8)
     assert messages(page) == [
-        "1 delivery is sent within seconds. 1 was left as it is: its state does not allow it."
+        "1 delivery will be sent within seconds. 1 was left as it is: its state does not allow it."
     ]

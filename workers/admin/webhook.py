@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import IntegrityError
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -22,6 +23,7 @@ from jobs.admin import display
 from jobs.admin.base import OJSModelAdmin, ReadOnlyModelAdmin, may
 from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, back_to_list, say
 from jobs.admin.job_form import WIDE, projects
+from jobs.admin.made_once import MadeAlready, MadeOnce, form_id
 from jobs.errors import Conflict, OJSError, TooManyConnections
 from jobs.models import Job
 from jobs.store.database import atomic
@@ -155,8 +157,12 @@ class StateFilter(admin.SimpleListFilter):
 
 
 @admin.register(WebhookSubscription)
-class WebhookSubscriptionAdmin(OJSModelAdmin):
+class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
     form = SubscriptionForm
+    made_already = _(
+        "This subscription was made already, and its secret is shown only once. If you do not have "
+        "it, give it a new secret."
+    )
     list_display = ("host", "wants", "state", "project", "waiting", "last_success", "made")
     list_display_links = ("host",)
     list_filter = (StateFilter,)
@@ -237,9 +243,17 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
             subscriptions.change(actor, obj, columns, reason=form.cleaned_data["reason"])
             return
         project = form.cleaned_data.get("project", "")
-        made = subscriptions.create(
-            actor, columns, project=project, reason=form.cleaned_data["reason"]
-        )
+        if key := form_id(request):
+            columns = columns | {"id": key}
+        try:
+            made = subscriptions.create(
+                actor, columns, project=project, reason=form.cleaned_data["reason"]
+            )
+        except IntegrityError:
+            already = WebhookSubscription.objects.filter(pk=key).first()
+            if already is None:
+                raise
+            raise MadeAlready(already) from None
         obj.pk, obj.secret = made.pk, made.secret
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> Any:
@@ -379,6 +393,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
             lambda row, reason: subscriptions.change(
                 of_request(request), row, {"active": on}, reason=reason
             ),
+            changed,
         )
 
     @admin.action(description=_("Delete selected subscriptions"), permissions=["manage"])
@@ -388,6 +403,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
             queryset,
             DELETE,
             lambda row, reason: subscriptions.delete(of_request(request), row, reason=reason),
+            deleted,
         )
         return back_to_list(request) if isinstance(response, HttpResponseRedirect) else response
 
@@ -397,6 +413,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
         queryset: Any,
         question: Question,
         do: Callable[[WebhookSubscription, str], object],
+        report: Callable[[int], str],
     ) -> HttpResponse:
         answer = ask(self, request, queryset, question)
         if not isinstance(answer, Answer):
@@ -405,10 +422,7 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
             for row in answer.objects:
                 do(row, answer.reason)
         done = len(answer.objects)
-        text = ngettext(
-            "%(count)d subscription was changed.", "%(count)d subscriptions were changed.", done
-        )
-        return say(self, request, done, text % {"count": done}, done)
+        return say(self, request, done, report(done), done)
 
     @admin.action(
         description=_("Give the selected subscription a new secret"), permissions=["manage"]
@@ -426,6 +440,20 @@ class WebhookSubscriptionAdmin(OJSModelAdmin):
             note = gettext("Deliveries are signed with the previous one as well until %(until)s.")
             note %= {"until": display.absolute(until)}
         return self._show(request, rotated, gettext("The subscription has a new secret"), note)
+
+
+def changed(count: int) -> str:
+    text = ngettext(
+        "%(count)d subscription was changed.", "%(count)d subscriptions were changed.", count
+    )
+    return text % {"count": count}
+
+
+def deleted(count: int) -> str:
+    text = ngettext(
+        "%(count)d subscription was deleted.", "%(count)d subscriptions were deleted.", count
+    )
+    return text % {"count": count}
 
 
 SHOWN = 20
@@ -544,8 +572,8 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
                     continue
                 done += 1
         text = ngettext(
-            "%(count)d delivery is sent within seconds.",
-            "%(count)d deliveries are sent within seconds.",
+            "%(count)d delivery will be sent within seconds.",
+            "%(count)d deliveries will be sent within seconds.",
             done,
         )
         return say(self, request, done, text % {"count": done}, len(answer.objects))
