@@ -180,10 +180,10 @@ class QueueAdmin(OJSModelAdmin):
             if queue.is_draining:
                 return display.chip("paused", gettext("draining"))
             return display.chip("active")
-        who = _("by %(who)s") % {"who": queue.paused_by} if queue.paused_by else ""
-        about = ": ".join(str(part) for part in (who, queue.pause_reason) if part)
         return format_html(
-            '{} <span class="ojs-quiet">{}</span>', display.chip("paused", gettext("paused")), about
+            '{} <span class="ojs-quiet">{}</span>',
+            display.chip("paused", gettext("paused")),
+            pause_of(queue),
         )
 
     @admin.display(description=_("paused"))
@@ -259,6 +259,14 @@ class QueueAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         paused = [queue for queue in answer.objects if queue.is_paused]
+        if not paused:
+            text = ngettext(
+                "Nothing changed: the queue was not paused.",
+                "Nothing changed: none of the queues was paused.",
+                len(answer.objects),
+            )
+            self.message_user(request, text, messages.WARNING)
+            return back(request)
         with atomic():
             for queue in paused:
                 engine.resume(queue.pk, resumed_by=request.user.get_username())
@@ -303,14 +311,35 @@ class QueueAdmin(OJSModelAdmin):
         return back(request)
 
 
+def pause_of(queue: Queue) -> str:
+    """Who paused it, and why."""
+    who = gettext("by %(who)s") % {"who": queue.paused_by} if queue.paused_by else ""
+    return ": ".join(part for part in (who, queue.pause_reason) if part)
+
+
 def depths(queues: Sequence[Queue]) -> dict[str, Any]:
     """How deep each queue is: for a confirmation page."""
     found = dashboard.depths([queue.pk for queue in queues])
     states = (State.AVAILABLE, State.ACTIVE)
     return {
         "headings": [state.label for state in states],
-        "queues": [(queue, _by_state(found[queue.pk], states)) for queue in queues],
+        "queues": [
+            (queue, pause_of(queue), _by_state(found[queue.pk], states)) for queue in queues
+        ],
     }
+
+
+def about_pause(queues: Sequence[Queue]) -> dict[str, Any]:
+    """How deep each queue is, and which pauses end with the new one."""
+    return depths(queues) | {"replaced": [_replaced(queue) for queue in queues if queue.is_paused]}
+
+
+def _replaced(queue: Queue) -> str:
+    if queue.paused_until is None:
+        text = gettext("“%(queue)s” is paused already, until it is resumed. This replaces that.")
+        return text % {"queue": queue.pk}
+    text = gettext("“%(queue)s” is paused already, until %(until)s. This replaces that.")
+    return text % {"queue": queue.pk, "until": display.absolute(queue.paused_until)}
 
 
 def purged(queues: Sequence[Queue]) -> dict[str, Any]:
@@ -320,7 +349,11 @@ def purged(queues: Sequence[Queue]) -> dict[str, Any]:
     return {
         "headings": [gettext("Jobs"), *(state.label for state in states)],
         "queues": [
-            (queue, [found[queue.pk].total, *_by_state(found[queue.pk], states)])
+            (
+                queue,
+                pause_of(queue),
+                [found[queue.pk].total, *_by_state(found[queue.pk], states)],
+            )
             for queue in queues
         ],
     }
@@ -340,7 +373,7 @@ PAUSE = Question(
     button=_("Pause these queues"),
     form_class=PauseForm,
     template="admin/ojs/confirm_queues.html",
-    details=depths,
+    details=about_pause,
 )
 RESUME = Question(
     action="resume",

@@ -163,6 +163,37 @@ def test_a_queue_is_paused_with_a_reason_and_resumed(api):
     ]
 
 
+def test_who_pauses_a_paused_queue_is_told_what_that_replaces():
+    ops = staff("change_queue", "pause_queue", username="ops")
+    queue = QueueFactory(name="search")
+    confirm(ops, QUEUE, "pause", queue, reason="The disk is full")
+    other = staff("change_queue", "pause_queue", username="other")
+
+    page = choose(other, QUEUE, "pause", queue)
+
+    warning = "“search” is paused already, until it is resumed. This replaces that."
+    assert warning in page.content.decode()
+    assert rows_of(page)[1][1] == "paused by ops: The disk is full"
+    answer(other, page, minutes="15")
+    assert "is paused already, until 2" in choose(other, QUEUE, "pause", queue).content.decode()
+
+
+def test_who_pauses_a_running_queue_is_not_warned(admin_client):
+    page = choose(admin_client, QUEUE, "pause", QueueFactory(name="search"))
+
+    assert "is paused already" not in page.content.decode()
+
+
+def test_who_resumes_a_queue_sees_who_paused_it():
+    ops = staff("change_queue", "pause_queue")
+    queue = QueueFactory(name="search")
+    confirm(ops, QUEUE, "pause", queue, reason="The disk is full")
+
+    page = choose(ops, QUEUE, "resume", queue)
+
+    assert rows_of(page)[1][1] == "paused by ops: The disk is full"
+
+
 def test_a_pause_may_end_by_itself():
     ops = staff("change_queue", "pause_queue")
 
@@ -189,9 +220,7 @@ def test_a_running_queue_has_nothing_to_resume():
 
     done = confirm(ops, QUEUE, "resume", QueueFactory())
 
-    assert messages(done) == [
-        "0 queues hand out jobs again. 1 was left as it is: its state does not allow it."
-    ]
+    assert messages(done) == ["Nothing changed: the queue was not paused."]
     assert not LogEntry.objects.exists()
 
 
