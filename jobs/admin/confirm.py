@@ -87,6 +87,8 @@ class Question:
     template: str = "admin/ojs/confirm.html"
     details: Callable[[Sequence[Any]], dict[str, Any]] = lambda objects: {}
     """Further information about the objects, for this question's template."""
+    describe: Callable[[Any], str] = str
+    """One object in a line of the page."""
     most: int = MOST
     """Objects that one confirmation covers."""
     columns: tuple[str, ...] = ()
@@ -146,7 +148,10 @@ def ask(
     concerned = question.concerns(selected)
     objects = list(concerned[: question.most + 1])
     if not objects:
-        model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)
+        text = gettext("None of these is there any more: they were changed or deleted meanwhile.")
+        if not is_confirmed:
+            text = gettext("There was nothing to do.")
+        model_admin.message_user(request, text, messages.WARNING)
         return back(request)
     # The number that was shown: some of the objects may be gone.
     count = len(keys) if is_confirmed else min(len(objects), question.most)
@@ -195,6 +200,7 @@ def _page(
         "question": question,
         "form": form,
         "objects": shown,
+        "lines": map(question.describe, shown),
         "left_out": note,
         "most": question.most if is_partial else None,
         # One field for all of them: Django refuses forms with more than a thousand.

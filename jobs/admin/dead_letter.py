@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.db.models.functions import Left
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import redact_prose
@@ -77,6 +78,24 @@ class DeadJobAdmin(JobPages):
     @admin.display(description=_("discarded"))
     def since(self, job: Job) -> str | SafeString:
         return display.when(job.finished_at)
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, opts: Any, object_id: str
+    ) -> HttpResponse:
+        """Lead to where the job is now: it may have been retried, from this page or elsewhere."""
+        key = parse_uuid(unquote(object_id))
+        if key is None or not Job.objects.filter(pk=key).exists():
+            pages: Any = super()
+            response: HttpResponse = pages._get_obj_does_not_exist_redirect(
+                request, opts, object_id
+            )
+            return response
+        site = self.admin_site
+        jobs = site._registry.get(Job)
+        if jobs is not None and jobs.has_view_permission(request):
+            return HttpResponseRedirect(display.admin_url(site.name, "ojs_jobs_job", "change", key))
+        self.message_user(request, gettext("This job is no longer dead."), messages.WARNING)
+        return HttpResponseRedirect(display.admin_url(site.name, "ojs_jobs_deadjob", "changelist"))
 
     def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """Show the same history in both lists: a job has only one."""

@@ -114,6 +114,38 @@ def test_who_discards_a_job_on_its_page_is_led_to_the_list():
     assert messages(done) == ["1 job was deleted from the dead letter."]
 
 
+def test_a_dead_job_that_is_retried_from_its_page_is_shown_as_a_job():
+    ops = staff("view_deadjob", "view_job", "retry_job")
+    job = JobFactory(dead=True)
+
+    done = answer(ops, press(ops, ops.get(page_of(job)), "retry"))
+
+    assert done.request["PATH_INFO"] == f"{list_of('ojs_jobs_job')}{job.pk}/change/"
+    assert messages(done) == ["1 job is available again, with fresh attempts."]
+
+
+def test_who_sees_dead_jobs_only_gets_back_to_their_list():
+    ops = staff("view_deadjob", "retry_job")
+    job = JobFactory(dead=True)
+
+    done = answer(ops, press(ops, ops.get(page_of(job)), "retry"))
+
+    assert done.request["PATH_INFO"] == list_of(DEAD)
+    assert messages(done) == [
+        "1 job is available again, with fresh attempts.",
+        "This job is no longer dead.",
+    ]
+
+
+def test_a_page_of_a_job_that_is_gone_says_so():
+    ops = staff("view_deadjob", "view_job")
+    job = JobFactory(dead=True)
+    page = page_of(job)
+    job.delete()
+
+    assert "doesn’t exist" in messages(ops.get(page, follow=True))[0]
+
+
 def test_a_job_retried_while_the_operator_was_asked_is_not_deleted():
     ops = staff("view_deadjob", "discard_job", "retry_job")
     job = JobFactory(dead=True)
@@ -122,7 +154,9 @@ def test_a_job_retried_while_the_operator_was_asked_is_not_deleted():
 
     done = answer(ops, page)
 
-    assert messages(done) == ["There was nothing to do."]
+    assert messages(done) == [
+        "None of these is there any more: they were changed or deleted meanwhile."
+    ]
     assert Job.objects.get().state == State.AVAILABLE
 
 
