@@ -100,3 +100,22 @@ def test_the_page_of_a_server_without_a_loop_says_nothing(log_in):
     assert page.locator(STATUS).is_hidden()
     engine.cancel(job.pk)
     assert Job.objects.get().state == "cancelled"
+
+
+def test_a_page_whose_session_has_ended_says_that_it_is_not_live(follow):
+    JobFactory(active=True, reserved_by="w")
+    page = follow(JOBS)
+
+    page.context.clear_cookies()
+    jobs.enqueue("email.send")
+
+    page.locator(STATUS).get_by_text("you are logged out").wait_for()
+
+
+def test_the_page_of_a_dead_job_that_was_retried_says_that_it_is_gone(follow):
+    job = JobFactory(dead=True)
+    page = follow(f"/admin/ojs_jobs/deadjob/{job.pk}/change/")
+
+    engine.retry([job.pk])
+
+    page.locator(STATUS).get_by_text("this page is gone").wait_for()

@@ -28,8 +28,9 @@ document.addEventListener("DOMContentLoaded", () => {
         if (!document.hidden) {
             try {
                 const answer = await fetch(location.href, {credentials: "same-origin"});
-                // A login page has none of the parts, and is left for the next reload.
-                if (answer.ok) {
+                if (answer.redirected || (answer.status >= 400 && answer.status < 500)) {
+                    document.dispatchEvent(new Event("ojs-gone")); // a login page, for example
+                } else if (answer.ok) {
                     replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
                 }
             } catch {

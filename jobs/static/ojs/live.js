@@ -23,6 +23,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
     let last = 0;
     let due = null;
+    let isGone = false;
 
     function say(text, state) {
         status.hidden = false;
@@ -31,6 +32,14 @@ document.addEventListener("DOMContentLoaded", () => {
         if (status.textContent !== words_and_time) {
             status.textContent = words_and_time;
         }
+    }
+
+    /* What is shown stays as it was: the server has another page here, or none. */
+    function end() {
+        isGone = true;
+        clearTimeout(due);
+        source.close();
+        say(words.dataset.gone, "lost");
     }
 
     /* Whether the reader is in the middle of something that a new page would undo. */
@@ -93,7 +102,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
     async function refresh() {
         due = null;
-        if (document.hidden) {
+        if (document.hidden || isGone) {
             return;
         }
         if (isBusy()) {
@@ -109,7 +118,15 @@ document.addEventListener("DOMContentLoaded", () => {
         }
         try {
             const reply = await fetch(location.href, {credentials: "same-origin"});
-            if (!reply.ok || reply.redirected || isBusy()) {
+            if (reply.redirected || (reply.status >= 400 && reply.status < 500)) {
+                end();
+                return;
+            }
+            if (!reply.ok) {
+                say(words.dataset.lost, "lost");
+                return;
+            }
+            if (isBusy()) {
                 return;
             }
             const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
@@ -144,6 +161,7 @@ document.addEventListener("DOMContentLoaded", () => {
         }
         say(words.dataset.lost, "lost");
     });
+    document.addEventListener("ojs-gone", end);
     document.addEventListener("visibilitychange", () => {
         if (!document.hidden && !status.hidden) {
             plan();
