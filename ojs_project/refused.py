@@ -9,9 +9,11 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.cache import add_never_cache_headers
 from django.views import defaults
 
 TEMPLATE = "admin/ojs/forbidden.html"
+OUTDATED = "admin/ojs/outdated.html"
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -22,6 +24,15 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
     context = admin.site.each_context(request)
     request.current_app = admin.site.name
     return TemplateResponse(request, TEMPLATE, context, status=403).render()
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """The project's `CSRF_FAILURE_VIEW`: mostly, someone has logged in again in another tab."""
+    context = admin.site.each_context(request)
+    request.current_app = admin.site.name
+    response = TemplateResponse(request, OUTDATED, context, status=403).render()
+    add_never_cache_headers(response)
+    return response
 
 
 class WithoutTraceback(logging.Filter):

@@ -11,7 +11,7 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_noop
 
 from ..access.redaction import may_see, redact_quotes
 from ..errors import StorageUnavailable
@@ -60,6 +60,22 @@ def without_storage(view: Any) -> Any:
     return attempted
 
 
+LOGGED_OUT = gettext_noop("You are no longer logged in. Nothing was done: log in, and do it again.")
+
+
+def without_login(view: Any) -> Any:
+    """Return the view, with a word for who sends a form and is no longer logged in."""
+
+    @wraps(view)
+    def told(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        response = view(request, *args, **kwargs)
+        if request.method == "POST" and not request.user.is_authenticated:
+            messages.warning(request, gettext(LOGGED_OUT), fail_silently=True)
+        return response
+
+    return told
+
+
 class PagesModelAdmin(admin.ModelAdmin):
     """A model admin whose pages, Django's and its own, answer any address and any change."""
 
@@ -67,7 +83,7 @@ class PagesModelAdmin(admin.ModelAdmin):
     def urls(self) -> Any:
         patterns = super().urls
         for pattern in patterns:
-            pattern.callback = without_storage(without_nul(pattern.callback))
+            pattern.callback = without_login(without_storage(without_nul(pattern.callback)))
         return patterns
 
 
