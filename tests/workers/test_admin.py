@@ -382,3 +382,12 @@ def test_the_page_says_what_a_worker_speaks_can_do_and_hears(admin_client, descr
     title = protocol_of(described["protocol"]).title
     for words in (f">{title}<", can, hears):
         assert words in page.content.decode()
+
+
+def test_a_long_name_of_a_host_leaves_room_for_the_other_columns(admin_client):
+    host = "h" * 200
+    WorkerFactory(hostname=host, pid=7)
+
+    cell = admin_client.get("/admin/ojs_workers/worker/").content.decode()
+
+    assert f'title="{host}:7">{"h" * 39}…:7<' in cell

@@ -86,7 +86,7 @@ def test_jobs_too_many_to_be_named_are_counted(monkeypatch):
 
     content = choose(operator(), WORKER, "quiet", worker).content.decode()
 
-    assert "5 jobs that they hold" in content
+    assert "5 jobs that it holds" in content
     assert "and 3 more" in content
 
 

@@ -167,6 +167,20 @@ def test_an_alert_is_acknowledged_by_an_operator_and_no_longer_an_error():
     assert client.get(f"{RULES}add/").status_code == 403
 
 
+def test_alerts_to_acknowledge_are_named_by_what_they_say_and_ended_ones_left_out():
+    alert, client = open_alert(), operator("view_dashboard")
+    ended = Alert.objects.get()
+    ended.pk, ended.text, ended.ended_at = None, "It was over long ago.", ended.seen_at
+    ended.save()
+
+    page = choose(client, "ojs_workers_alert", "acknowledge", alert, ended)
+
+    content = page.content.decode()
+    assert "Jobs wait in “mail”, and no live worker serves it." in content
+    assert "It was over long ago." not in content
+    assert "1 of them is not open, and is left out." in content
+
+
 def test_an_alert_that_the_dashboard_does_not_list_has_a_line_of_its_own(admin_client):
     alert = open_alert()
     Alert.objects.update(kind="error_rate", subject="", text="40 % of 10 attempts failed.")

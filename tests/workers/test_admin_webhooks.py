@@ -8,7 +8,7 @@ from jobs.access.audit import of_shell
 from jobs.http.authentication import make_key
 from jobs.models import OperatorAction
 from tests.factories import ago
-from tests.operators import answer, buttons, confirm, forms, messages, press, staff
+from tests.operators import answer, buttons, choose, confirm, forms, messages, press, staff
 from tests.workers.receiver import receiving
 from workers.chores import reaper
 from workers.models import WebhookDelivery, WebhookSubscription
@@ -197,6 +197,17 @@ def test_subscriptions_are_paused_resumed_and_deleted(admin_client):
 
     assert not WebhookSubscription.objects.exists()
     assert OperatorAction.objects.filter(reason="Test orders").count() == 2
+
+
+def test_deliveries_to_send_again_are_counted_and_named(admin_client):
+    row = made()
+    dead = [delivered(row, state="dead", event_id=f"evt_{number}") for number in range(2)]
+
+    page = choose(admin_client, "ojs_workers_webhookdelivery", "replay", *dead)
+
+    content = page.content.decode()
+    assert "2 deliveries" in content
+    assert f"job.failed → hooks.example.com ({dead[0].name})" in content
 
 
 def test_a_dead_delivery_is_sent_again_unless_its_subscription_is_paused(admin_client):

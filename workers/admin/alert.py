@@ -202,6 +202,15 @@ class AlertAdmin(ReadOnlyModelAdmin):
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
 
+def without_others(count: int) -> str:
+    text = ngettext(
+        "%(count)d of them is not open, and is left out.",
+        "%(count)d of them are not open, and are left out.",
+        count,
+    )
+    return text % {"count": count}
+
+
 ACKNOWLEDGE = Question(
     action="acknowledge",
     title=_("Acknowledge alerts"),
@@ -211,6 +220,9 @@ ACKNOWLEDGE = Question(
     ),
     button=_("Acknowledge these alerts"),
     form_class=AcknowledgeForm,
+    describe=lambda alert: alert.text,
+    concerns=lambda alerts: alerts.begun(),
+    left_out=lambda count, rest: without_others(rest),
 )
 
 

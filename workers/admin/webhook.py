@@ -621,6 +621,17 @@ DELETE = Question(
     button=_("Delete these subscriptions"),
     is_destructive=True,
 )
+
+
+def in_words(row: WebhookDelivery) -> str:
+    return f"{row.event_type} → {row.subscription.host} ({row.name})"
+
+
+def how_many(rows: Sequence[WebhookDelivery]) -> dict[str, Any]:
+    text = ngettext("%(count)d delivery", "%(count)d deliveries", len(rows))
+    return {"heading": text % {"count": len(rows)}}
+
+
 REPLAY = Question(
     action="replay",
     title=_("Send deliveries again"),
@@ -629,4 +640,6 @@ REPLAY = Question(
         "paused subscriptions are left as they are."
     ),
     button=_("Send these deliveries again"),
+    describe=in_words,
+    details=how_many,
 )

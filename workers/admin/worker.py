@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -49,6 +50,8 @@ from .groups import whole_list
 REPORTED = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
+HOST_SHOWN = 40
+"""Characters of a host's name in the list; the whole is on hover."""
 
 
 @admin.register(Worker)
@@ -191,14 +194,18 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
-        place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
+        place = [worker.hostname] if worker.hostname else []
+        place += [] if worker.pid is None else [str(worker.pid)]
+        short = [Truncator(part).chars(HOST_SHOWN) for part in place]
         project = " ".join((gettext("project"), worker.project)) if worker.project else ""
         title = protocol_of(worker.protocol).title
         client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
-            '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
+            '{}<br><span class="ojs-quiet"><span class="ojs-nowrap" title="{}">{}</span><br>{}'
+            "</span>",
             display.ident(worker.worker_id),
             ":".join(place),
+            ":".join(short),
             ", ".join(client),
         )
 
