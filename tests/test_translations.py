@@ -177,7 +177,7 @@ def test_the_list_of_workers_answers_in_the_language_asked_for(fleet, language, 
     [
         ("de", ["Handlungsbedarf", "„slow“ ist pausiert von ops", "Durchsatz"]),
         ("es", ["Atención", "«slow» está en pausa por ops", "Rendimiento"]),
-        ("en", ["Attention", "“slow” is paused by ops", "Throughput"]),
+        ("en", ["Attention", "“slow” has been paused by ops", "Throughput"]),
     ],
 )
 def test_the_dashboard_answers_in_the_language_asked_for(fleet, language, said):

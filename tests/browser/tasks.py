@@ -119,7 +119,7 @@ def pause(hand: Hand, scene: Large) -> None:
     hand.click(row.get_by_role("button"))
     hand.types("reason", "Their certificate has expired")
     hand.press("Pause these queues")
-    hand.reads("“webhooks” is paused by admin")
+    hand.reads("“webhooks” has been paused by admin")
 
 
 def stop(hand: Hand, scene: Large) -> None:

@@ -184,7 +184,7 @@ def test_a_queue_is_paused_from_the_dashboard(log_in):
 
     page.wait_for_url(f"**{DASHBOARD}")
     # Two are paused now, so they are folded into one line.
-    assert "“mail” is paused by admin" in page.locator("[data-live=attention]").text_content()
+    assert "“mail” has been paused by admin" in page.locator("[data-live=attention]").text_content()
 
 
 def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(log_in):

@@ -207,3 +207,47 @@ def test_a_failed_delivery_is_shown_at_the_alert_the_rule_and_in_a_list(admin_cl
         assert "Connection refused" in admin_client.get(url).content.decode(), url
     for state in ("open", "acknowledged", "pending", "ended"):
         assert admin_client.get(f"{ALERTS}?state={state}").status_code == 200
+
+
+def test_a_line_of_an_alert_leads_to_what_it_is_about(admin_client):
+    """A rule about a queue: the dashboard lists types by themselves only."""
+    alert = open_alert()
+    link = {"model": "ojs_workers.dashboard", "page": "breakdown"}
+    link["query"] = {"by": "queue", "name": "mail"}
+    Alert.objects.update(kind="error_rate", subject="mail", text="40 % failed.", link=link)
+
+    lines = admin_client.get(DASHBOARD).context["attention"]
+
+    (line,) = [each for each in lines if each.text == "40 % failed."]
+    assert line.url == f"{DASHBOARD}breakdown/?by=queue&name=mail"
+    page = admin_client.get(f"{ALERTS}{alert.pk}/change/").content.decode()
+    assert f'<a href="{DASHBOARD}breakdown/?by=queue&amp;name=mail">mail</a>' in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "scope", "words"),
+    [
+        ("dead_workers", {}, {}, "at least 1 worker; within the last 15 min"),
+        (
+            "error_rate",
+            {},
+            {"queue": "mail"},
+            "more than 10 % fail; within the last 15 min; of at least 20 attempts; queue: mail",
+        ),
+        ("growing_dead_letter", {"jobs": 3}, {}, "by at least 3 jobs; within the last 60 min"),
+    ],
+)
+def test_the_list_says_in_words_when_a_rule_raises_an_alert(
+    admin_client, kind, limits, scope, words
+):
+    AlertRule.objects.create(name="A", kind=kind, limits=limits, **scope)
+
+    assert words in admin_client.get(RULES).content.decode()
+
+
+def test_the_list_says_it_in_the_readers_language(admin_client):
+    AlertRule.objects.create(name="A", kind="error_rate", queue="mail")
+
+    page = admin_client.get(RULES, headers={"Accept-Language": "de"}).content.decode()
+
+    assert "mehr als 10 % schlagen fehl" in page and "Warteschlange: mail" in page

@@ -88,7 +88,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
         "1 worker is silent.",
         "A job has been waiting in “mail” for 2 h 1 min.",
         "Jobs wait in “lost”, and no live worker serves it.",
-        "The queue “web” is paused by ops for 2 h 1 min: Disk full",
+        "The queue “web” has been paused by ops for 2 h 1 min: Disk full",
         "1 job went to the dead letter in the last hour.",
     ]
 
@@ -192,7 +192,7 @@ def test_nothing_leads_where_the_reader_may_not_look():
     page = staff("view_dashboard").get(DASHBOARD).content.decode()
 
     content = page.split('id="content-main"')[1]
-    assert "1 worker is dead." in content and "The queue “web” is paused" in content
+    assert "1 worker is dead." in content and "The queue “web” has been paused" in content
     assert set(re.findall(r'href="(/admin/[^"?]*)', content)) == {f"{DASHBOARD}breakdown/"}
 
 
@@ -277,7 +277,7 @@ def test_a_queue_is_paused_from_here():
     confirmation = choose(ops, "ojs_jobs_queue", "pause", queue)
     answer(ops, confirmation, reason="Deploy")
 
-    assert wrong(ops.get(DASHBOARD))[0].startswith("The queue “mail” is paused by ops")
+    assert wrong(ops.get(DASHBOARD))[0].startswith("The queue “mail” has been paused by ops")
 
 
 def test_a_user_who_may_only_view_is_offered_no_pause():
@@ -406,3 +406,14 @@ def test_a_cell_without_a_url_is_refused(settings):
     settings.OJS = settings.OJS | {"CELLS": {"a": "b.example.com"}}
 
     assert [found.id for found in run_checks() if found.id == "ojs.E032"] == ["ojs.E032"]
+
+
+def test_a_timed_pause_says_for_how_long_still(admin_client):
+    QueueFactory(name="web", paused_at=ago(7290), paused_until=ago(-7290), pause_reason="Disk full")
+
+    (text,) = wrong(admin_client.get(DASHBOARD))
+
+    assert text == (
+        "The queue “web” has been paused for 2 h 1 min, "
+        "and will be for another 2 h 1 min: Disk full"
+    )

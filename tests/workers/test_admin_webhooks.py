@@ -225,3 +225,24 @@ def test_a_dead_delivery_is_sent_again_unless_its_subscription_is_paused(admin_c
     assert messages(page) == [
         "1 delivery will be sent within seconds. 1 was left as it is: its state does not allow it."
     ]
+
+
+def test_the_page_says_how_many_of_the_latest_deliveries_are_dead(admin_client):
+    """A receiver that answers 404 works, so the subscription is active all the same."""
+    row = made()
+    url = f"{HOOKS}{row.pk}/change/"
+    for number in range(3):
+        delivered(row, event_id=f"evt_{number}", state="dead", finished_at=ago(30))
+    delivered(row, event_id="evt_3", state="delivered", finished_at=ago(30))
+
+    page = admin_client.get(url).content.decode()
+
+    query = f"?subscription__id__exact={row.pk}&amp;state__exact=dead"
+    assert f'<a href="{DELIVERIES}{query}">3 of the latest 4</a>' in page
+
+
+def test_an_error_that_is_cut_off_says_so(admin_client):
+    tried = {"at": ago(30).isoformat(), "duration_ms": 5, "error": "x" * 200}
+    delivered(made(), attempts=[tried])
+
+    assert "x" * 99 + "…<" in admin_client.get(DELIVERIES).content.decode()

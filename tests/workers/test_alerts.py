@@ -206,6 +206,9 @@ def test_the_error_rate_is_that_of_the_roll_ups_and_needs_enough_attempts():
     assert found("error_rate", limits=enough, type="email.send") == [
         "40.0 % of 10 attempts of “email.send” failed in the last 15 minutes."
     ]
+    kind = problems.KINDS["error_rate"]
+    (problem,) = kind(Situation(), kind.terms(enough, queue="mail"))
+    assert (problem.link.page, problem.link.query) == ("breakdown", {"by": "queue", "name": "mail"})
     assert found("error_rate", limits=enough | {"attempts": 11}) == []
     assert found("error_rate", limits=enough | {"percent": 40}) == []
     assert found("error_rate", limits=enough, queue="web") == []

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from django import forms
-from django.apps import apps
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -121,21 +121,18 @@ class AlertAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("where"))
     def leads_to(self, alert: Alert) -> str | SafeString:
         """The page that it is about. It refuses users who may not view it."""
-        link = alert.link
-        if not link:
+        link = evaluation.link_of(alert)
+        if link is None:
             return display.NOTHING
-        try:
-            model = apps.get_model(link["model"])
-        except (LookupError, ValueError):
-            return display.NOTHING
-        name = model._meta.label_lower.replace(".", "_")
+        name = link.model._meta.label_lower.replace(".", "_")
         site = self.admin_site.name
-        if "key" in link:
-            text = alert.subject or str(link["key"])
-            return display.link(display.admin_url(site, name, "change", link["key"]), text)
-        url = display.admin_url(site, name, "changelist")
-        query = f"?{urlencode(link['query'])}" if link.get("query") else ""
-        return display.link(url and url + query, str(model._meta.verbose_name_plural))
+        if link.key is not None:
+            url = display.admin_url(site, name, "change", link.key)
+            return display.link(url, alert.subject or str(link.key))
+        url = display.admin_url(site, name, link.page)
+        query = f"?{urlencode(link.query)}" if link.query else ""
+        text = link.query.get("name") or str(link.model._meta.verbose_name_plural)
+        return display.link(url and url + query, text)
 
     @admin.display(description=_("first seen"))
     def first_seen(self, alert: Alert) -> str | SafeString:
@@ -233,7 +230,7 @@ def outcome(notification: AlertNotification) -> SafeString:
     if notification.gave_up_at is not None:
         return display.chip("discarded", gettext("given up"))
     if notification.last_error:
-        return display.chip("retryable", gettext("is tried again"))
+        return display.chip("retryable", gettext("will be tried again"))
     return display.chip("pending", gettext("waits"))
 
 
@@ -304,7 +301,7 @@ class AlertNotificationAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("last error"))
     def error(self, notification: AlertNotification) -> str:
-        return notification.last_error[:100] or display.NOTHING
+        return Truncator(notification.last_error).chars(100) or display.NOTHING
 
     @admin.display(description=_("document"))
     def shown_document(self, notification: AlertNotification) -> str | SafeString:

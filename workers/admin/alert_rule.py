@@ -179,10 +179,10 @@ class AlertRuleAdmin(OJSModelAdmin):
         if kind is None:
             return display.NOTHING
         limits = kind.terms(rule.limits).limits
-        parts = [
-            f"{each.label} {limits[each.name]} {each.unit}".rstrip() for each in kind.parameters
-        ]
-        parts += [f"{name}: {getattr(rule, name)}" for name in SCOPE if getattr(rule, name)]
+        parts = [each.in_words(limits[each.name]) for each in kind.parameters]
+        for name in SCOPE:
+            if value := getattr(rule, name):
+                parts.append(f"{rule._meta.get_field(name).verbose_name}: {value}")
         return "; ".join(parts) or display.NOTHING
 
     @admin.display(description=_("lasting"))

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from jobs.admin import display
 from jobs.store import clock
 
+from ..alerts import evaluation
 from ..alerts.problems import KINDS, Kind, Link, Problem
 from ..models import Alert
 from .figures import Figures
@@ -64,7 +65,7 @@ def _item(kind: Kind, problem: Problem, figures: Figures, alerts: _Alerts) -> It
 
 
 def url_of(link: Link | None, figures: Figures) -> str:
-    return figures.url_of(link.model, link.key, **link.query) if link else ""
+    return figures.url_of(link.model, link.key, page=link.page, **link.query) if link else ""
 
 
 def _folded(kind: Kind, items: list[Item]) -> Item:
@@ -100,6 +101,7 @@ class _Alerts:
             first = alerts[0]
             yield Item(
                 first.text,
+                url_of(evaluation.link_of(first), self._figures),
                 is_error=not first.is_acknowledged,
                 alert=said(alerts),
                 alert_url=self._figures.url_of(Alert, first.pk),

@@ -42,12 +42,12 @@ class Figures(Situation):
         self._site, self._request = site, request
         self.reaper_seen = reaper_seen
 
-    def url_of(self, model: Any, key: Any = None, **query: str) -> str:
-        """The URL of a row's page or, without a key, of the list; empty for a user who may not
-        view it."""
+    def url_of(self, model: Any, key: Any = None, *, page: str = "changelist", **query: str) -> str:
+        """The URL of a row's page or, without a key, of the list or another page of the model;
+        empty for a user who may not view it."""
         if key is not None:
             return display.page_url(self._site, self._request, model, "change", key)
-        url = display.page_url(self._site, self._request, model, "changelist")
+        url = display.page_url(self._site, self._request, model, page)
         return f"{url}?{urlencode(query)}" if url and query else url
 
     def row(self, queue: Queue, depth: dashboard.Depth, workers: int) -> ShownQueue:

@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -189,6 +190,7 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         "failing",
         "secrets",
         "waiting",
+        "dead",
         "latest",
     )
     has_manage_permission = may(MANAGE)
@@ -201,7 +203,7 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         asked = ("url", *LISTS, "format", "timeout")
         if obj is None:
             return [(None, {"fields": (*asked, "project", "reason")})]
-        now = ("state", "last_success", "failing", "waiting", "latest")
+        now = ("state", "last_success", "failing", "waiting", "dead", "latest")
         about = ("shown_metadata", "made", "made_by", "secrets")
         # The path of a URL may be a password.
         may_change = self.has_change_permission(request, obj)
@@ -316,6 +318,18 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         url = display.admin_url(self.admin_site.name, "ojs_workers_webhookdelivery", "changelist")
         query = f"?subscription__id__exact={row.pk}&state__exact={DeliveryState.PENDING}"
         return display.link(url and url + query, str(row.pending)) if row.pending else "0"
+
+    @admin.display(description=_("dead deliveries"))
+    def dead(self, row: WebhookSubscription) -> str | SafeString:
+        """The receiver refused them, or nothing reached it: the state alone tells of the latter."""
+        latest = list(row.deliveries.order_by("-pk").values_list("state", flat=True)[:LOOKED_AT])
+        number = latest.count(DeliveryState.DEAD)
+        if not number:
+            return "0"
+        text = gettext("%(dead)d of the latest %(count)d") % {"dead": number, "count": len(latest)}
+        url = display.admin_url(self.admin_site.name, "ojs_workers_webhookdelivery", "changelist")
+        query = f"?subscription__id__exact={row.pk}&state__exact={DeliveryState.DEAD}"
+        return display.link(url and url + query, text)
 
     @admin.display(description=_("last success"))
     def last_success(self, row: WebhookSubscription) -> str | SafeString:
@@ -457,6 +471,8 @@ def deleted(count: int) -> str:
 
 
 SHOWN = 20
+LOOKED_AT = 100
+"""Latest deliveries of a subscription among which the dead ones are counted."""
 """Deliveries that the page of a subscription lists."""
 CHIPS = {
     DeliveryState.PENDING: "pending",
@@ -540,7 +556,7 @@ class WebhookDeliveryAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("last error"))
     def error(self, row: WebhookDelivery) -> str:
-        return row.last_error[:100] or display.NOTHING
+        return Truncator(row.last_error).chars(100) or display.NOTHING
 
     @admin.display(description=_("attempts"))
     def shown_attempts(self, row: WebhookDelivery) -> str | SafeString:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
@@ -192,8 +193,22 @@ def prune() -> int:
     return done
 
 
+def link_of(alert: Alert) -> Link | None:
+    """Where an alert leads; None if that page no longer exists."""
+    stored = alert.link
+    try:
+        model = apps.get_model(stored["model"])
+    except (KeyError, LookupError, ValueError):
+        return None
+    if "key" in stored:
+        return Link(model, stored["key"])
+    return Link(model, query=stored.get("query", {}), page=stored.get("page", "changelist"))
+
+
 def _stored(link: Link | None) -> dict[str, Any]:
     if link is None:
         return {}
     found: dict[str, Any] = {"model": link.model._meta.label_lower}
-    return found | ({"key": link.key} if link.key is not None else {"query": dict(link.query)})
+    if link.key is not None:
+        return found | {"key": link.key}
+    return found | {"query": dict(link.query), "page": link.page}

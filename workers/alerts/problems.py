@@ -58,6 +58,8 @@ class Link:
     model: Any
     key: Any = None
     query: Mapping[str, str] = field(default_factory=dict)
+    page: str = "changelist"
+    """Which page of the model, without a key."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,16 @@ class Parameter:
     default: int | Callable[[], int]
     least: int = 0
     most: int = 1_000_000
+    said: Any = ""
+    """What a list says of it, an `ngettext_lazy` with `%(count)s`; without it, the label and the
+    number."""
     dashboard: int | None = None
     """The limit of the dashboard, where it is not the default of a rule."""
+
+    def in_words(self, limit: int) -> str:
+        if self.said:
+            return str(self.said % {"count": limit})
+        return f"{self.label} {limit} {self.unit}".rstrip()
 
     @property
     def proposed(self) -> int:
@@ -164,6 +174,9 @@ def kind(label: Any, *parameters: Parameter, **how: Any) -> Callable[[Find], Kin
     return declare
 
 
+WORKERS = ngettext_lazy("at least %(count)s worker", "at least %(count)s workers", "count")
+
+
 def _seconds(label: Any, default: int | Callable[[], int], **how: Any) -> Parameter:
     return Parameter("seconds", label, "s", default, **how)
 
@@ -200,7 +213,7 @@ def silent_reaper(situation: Situation, terms: Terms) -> Iterator[Problem]:
 
 @kind(
     gettext_lazy("Workers died"),
-    Parameter("workers", gettext_lazy("at least this many workers"), "", 1, least=1),
+    Parameter("workers", gettext_lazy("at least this many workers"), "", 1, least=1, said=WORKERS),
     _minutes(gettext_lazy("within the last"), 15, least=1, most=24 * 60, dashboard=24 * 60),
 )
 def dead_workers(situation: Situation, terms: Terms) -> Iterator[Problem]:
@@ -216,7 +229,7 @@ def dead_workers(situation: Situation, terms: Terms) -> Iterator[Problem]:
 
 @kind(
     gettext_lazy("Workers are silent"),
-    Parameter("workers", gettext_lazy("at least this many workers"), "", 1, least=1),
+    Parameter("workers", gettext_lazy("at least this many workers"), "", 1, least=1, said=WORKERS),
 )
 def silent_workers(situation: Situation, terms: Terms) -> Iterator[Problem]:
     silent = situation.workers.get(Condition.SILENT, 0)
@@ -241,10 +254,13 @@ def paused_queues(situation: Situation, terms: Terms) -> Iterator[Problem]:
         queue = row.queue
         if not queue.is_paused or clock.now() - queue.paused_at < terms.minutes("minutes"):
             continue
-        parts = [_("The queue “%(queue)s” is paused") % {"queue": queue.name}]
+        parts = [_("The queue “%(queue)s” has been paused") % {"queue": queue.name}]
         if queue.paused_by:
             parts.append(_("by %(who)s") % {"who": queue.paused_by})
         parts.append(_("for %(span)s") % {"span": span(clock.now() - queue.paused_at)})
+        if queue.paused_until:
+            left = span(queue.paused_until - clock.now())
+            parts[-1] += ", " + _("and will be for another %(span)s") % {"span": left}
         reason = f": {queue.pause_reason}" if queue.pause_reason else "."
         link = Link(type(queue), queue.pk)
         yield Problem(queue.pk, " ".join(parts) + reason, link, is_error=False)
@@ -347,9 +363,25 @@ def _next_versions(queue: str) -> list[tuple[str, int]]:
 
 @kind(
     gettext_lazy("Many attempts fail"),
-    Parameter("percent", gettext_lazy("more than this share fails"), "%", 10, most=99),
+    Parameter(
+        "percent",
+        gettext_lazy("more than this share fails"),
+        "%",
+        10,
+        most=99,
+        said=ngettext_lazy("more than %(count)s %% fails", "more than %(count)s %% fail", "count"),
+    ),
     _minutes(gettext_lazy("within the last"), 15, least=1, most=24 * 60),
-    Parameter("attempts", gettext_lazy("of at least this many attempts"), "", 20, least=1),
+    Parameter(
+        "attempts",
+        gettext_lazy("of at least this many attempts"),
+        "",
+        20,
+        least=1,
+        said=ngettext_lazy(
+            "of at least %(count)s attempt", "of at least %(count)s attempts", "count"
+        ),
+    ),
     scope=("queue", "type"),
     on_dashboard=False,
 )
@@ -374,31 +406,46 @@ def error_rate(situation: Situation, terms: Terms) -> Iterator[Problem]:
     sums = rows.aggregate(completed=Sum("completed"), failed=Sum("failed"))
     failed = sums["failed"] or 0
     attempts = failed + (sums["completed"] or 0)
-    if attempts < terms["attempts"] or failed * 100 <= terms["percent"] * attempts:
-        return
-    about = {
-        "percent": formats.number_format(100 * failed / attempts, 1),
-        "attempts": grouped(attempts),
-        "minutes": terms["minutes"],
-        "name": terms.queue or terms.type,
-    }
+    if attempts >= terms["attempts"] and failed * 100 > terms["percent"] * attempts:
+        yield _failing(failed / attempts, attempts, terms)
+
+
+def _failing(rate: float, attempts: int, terms: Terms) -> Problem:
+    name = terms.queue or terms.type
     text = _("%(percent)s %% of %(attempts)s attempts failed in the last %(minutes)s minutes.")
+    link = Link(Dashboard, page="breakdown")
     if terms.queue:
         text = _(
             "%(percent)s %% of %(attempts)s attempts in “%(name)s” failed in the last "
             "%(minutes)s minutes."
         )
+        link = Link(Dashboard, query={"by": "queue", "name": name}, page="breakdown")
     elif terms.type:
         text = _(
             "%(percent)s %% of %(attempts)s attempts of “%(name)s” failed in the last "
             "%(minutes)s minutes."
         )
-    yield Problem(terms.queue or terms.type, text % about, Link(Dashboard))
+        link = Link(Dashboard, query={"by": "type", "name": name}, page="breakdown")
+    about = {
+        "percent": formats.number_format(100 * rate, 1),
+        "attempts": grouped(attempts),
+        "minutes": terms["minutes"],
+        "name": name,
+    }
+    return Problem(name, text % about, link)
 
 
 @kind(
     gettext_lazy("The dead letter grows"),
-    Parameter("jobs", gettext_lazy("by at least this many jobs"), "", 1, least=1, most=MOST),
+    Parameter(
+        "jobs",
+        gettext_lazy("by at least this many jobs"),
+        "",
+        1,
+        least=1,
+        most=MOST,
+        said=ngettext_lazy("by at least %(count)s job", "by at least %(count)s jobs", "count"),
+    ),
     _minutes(gettext_lazy("within the last"), 60, least=1, most=7 * 24 * 60),
     scope=("queue", "type", "project"),
 )
