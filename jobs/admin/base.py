@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -161,6 +162,9 @@ class OJSModelAdmin(PagesModelAdmin):
         forbidden = set(self.actions or ()) - set(self.get_actions(request))
         if forbidden.intersection(request.POST.getlist("action")):
             raise PermissionDenied
+        if request.method == "GET" and ERROR_FLAG in request.GET:
+            text = gettext("The address named a filter that does not exist: everything is listed.")
+            self.message_user(request, text, messages.WARNING)
         # Most listed objects cannot be "selected to change".
         title = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, title | (extra_context or {}))

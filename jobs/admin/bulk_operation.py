@@ -95,7 +95,9 @@ class NewBulkOperationForm(forms.Form):
             return engine.bulk_operations.preview(self.cleaned_data["verb"], self.wanted())
         except OJSError as refusal:
             field = str(refusal.details.get("field", "")).removeprefix("filter.")
-            self.add_error(field if field in self.fields else None, refusal.message)
+            # The form has no field of that name.
+            text = gettext("Give at least one condition.") if field == "filter" else refusal.message
+            self.add_error(field if field in self.fields else None, text)
             return None
 
 

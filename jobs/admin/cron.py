@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -302,9 +303,15 @@ class CronJobAdmin(OJSModelAdmin):
             return answer
         done = sum(run.job_id is not None for run in ran)
         text = ngettext("%(count)d job was enqueued.", "%(count)d jobs were enqueued.", done)
-        reasons = sorted({_reason(run) for run in ran if run.job_id is None})
-        message = " ".join([text % {"count": done}, *(f"({reason})" for reason in reasons)])
-        return say(self, request, done, message, len(ran))
+        lines = [text % {"count": done}] if done else []
+        for reason, runs in groupby(
+            sorted((run for run in ran if run.job_id is None), key=_reason), key=_reason
+        ):
+            names = [f"“{run.cron_name}”" for run in runs]
+            shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            nothing = gettext("Nothing was enqueued for %(names)s: %(reason)s.")
+            lines.append(nothing % {"names": shown, "reason": reason.removesuffix(".")})
+        return say(self, request, done, " ".join(lines), done)
 
     @admin.action(description=_("Enable selected cron jobs"), permissions=["operate"])
     def enable(self, request: HttpRequest, queryset: Any) -> Any:
@@ -383,6 +390,10 @@ REASONS = {
     "manual": _("by hand"),
     "overlap_skip": _("an earlier run has not finished"),
 }
+
+
+NAMED = 5
+"""Most cron jobs that a message names."""
 
 
 def _reason(run: CronRun) -> str:

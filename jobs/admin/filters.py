@@ -112,8 +112,11 @@ class WindowFilter(SimpleListFilter):
         return (("1h", _("last hour")), ("24h", _("last 24 hours")), ("7d", _("last 7 days")))
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() is None:
+            return queryset
         window = WINDOWS.get(self.value() or "")
-        return queryset if window is None else self.after(queryset, clock.now() - window)
+        # Not all jobs: what an unknown word matches may be selected and acted on.
+        return queryset.none() if window is None else self.after(queryset, clock.now() - window)
 
     def after(self, jobs: QuerySet[Any], moment: datetime) -> QuerySet[Any]:
         raise NotImplementedError

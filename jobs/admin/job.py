@@ -25,7 +25,7 @@ from . import display
 from .base import may
 from .confirm import Answer, Question, ask, back_to_list, in_batches, say
 from .filters import CreatedFilter, QueueFilter, StateFilter, TypeFilter
-from .job_list import is_by_due
+from .job_list import is_by_due, is_running
 from .job_page import JobPages
 from .making import about_view, add_view
 
@@ -75,8 +75,16 @@ class JobAdmin(JobPages):
         return super().changelist_view(request, counts | (extra_context or {}))
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        shown = {"waiting_since": "due"} if is_by_due(request) else {}
-        return [shown.get(name, name) for name in self.list_display]
+        moment = "waiting_since"
+        if is_by_due(request):
+            moment = "due"
+        elif is_running(request):
+            moment = "running_since"
+        return [moment if name == "waiting_since" else name for name in self.list_display]
+
+    @admin.display(description=_("started"))
+    def running_since(self, job: Job) -> str | SafeString:
+        return display.when(job.started_at)
 
     @admin.display(description=_("due"))
     def due(self, job: Job) -> str | SafeString:

@@ -11,6 +11,7 @@ from django.db.models import CharField, Q, QuerySet
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from ..access.redaction import may_see, redact_text
 from ..models import Job
@@ -38,6 +39,11 @@ ENDED_BEFORE = re.compile(r"(?:^|\s)ended-before:\S+")
 def is_by_due(request: HttpRequest) -> bool:
     """Whether the list is of jobs that become due: scheduled ones, or those between attempts."""
     return request.GET.get("state") in DUE_STATES
+
+
+def is_running(request: HttpRequest) -> bool:
+    """Whether the list is of jobs that run."""
+    return request.GET.get("state") == State.ACTIVE
 
 
 class JobChangeList(FiguresChangeList):
@@ -117,6 +123,19 @@ class JobChangeList(FiguresChangeList):
         before = f"{term}:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
         return self.get_query_string({"q": f"{text} {before}".strip()}, ["p", "older", "newer"])
 
+    @property
+    def hint(self) -> str:
+        """What may have been meant, if a single word finds nothing."""
+        if self.result_list or self.problem or not re.fullmatch(r"[^\s:\"']+", self.query):
+            return ""
+        if re.fullmatch(r"…?[0-9a-fA-F-]{6,36}", self.query):
+            if parse_uuid(self.query):
+                return ""
+            return gettext("A job is found by its whole id; the button beside it copies it.")
+        if self.query.isidentifier():
+            return gettext("For an error write %(term)s.") % {"term": f"error:{self.query}"}
+        return ""
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         is_redacted = not may_see(request.user)
@@ -174,6 +193,20 @@ class SoonestDue(ByMoment):
     column = "scheduled_at"
     after, before = "gt", "lt"
     is_by_due = True
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return [self.column, "pk"]
+
+
+class LongestRunning(ByMoment):
+    """Jobs that run, the one that has been running longest first.
+
+    No index has this order, but there are no more of them than the workers run at once.
+    """
+
+    column = "started_at"
+    after, before = "gt", "lt"
+    is_by_start = True
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         return [self.column, "pk"]

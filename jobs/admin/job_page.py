@@ -27,7 +27,15 @@ from .base import ReadOnlyModelAdmin
 from .clear_text import clear_view, closed_values, may_decode
 from .copying import copy_view, may_copy, related
 from .export import as_csv
-from .job_list import PREVIEW, NewestDead, NewestJobs, SoonestDue, is_by_due
+from .job_list import (
+    PREVIEW,
+    LongestRunning,
+    NewestDead,
+    NewestJobs,
+    SoonestDue,
+    is_by_due,
+    is_running,
+)
 from .lineage import lineage
 from .notices import maintenance_now
 from .search import HELP
@@ -134,6 +142,8 @@ class JobPages(ReadOnlyModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         if not self.is_searched_by_id:
             return NewestDead
+        if is_running(request):
+            return LongestRunning
         return SoonestDue if is_by_due(request) else NewestJobs
 
     def get_urls(self) -> Any:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 from django.utils import formats
 
-from ..models import Job, QueueSample
+from ..models import Job, JobError, QueueSample
 from ..models.job import DUE_STATES
 from ..models.querysets import JobQuerySet
 from ..spec.lifecycle import State
+from ..store.contract import WORKER_DEATH
 from ..store.database import connection
 
 MOST_COUNTED = 500
@@ -273,6 +274,20 @@ def held(worker_ids: Iterable[str]) -> JobQuerySet:
 
 
 RECENT = 10_000
+
+
+def lost_with(worker_id: str) -> QuerySet[JobError]:
+    """Attempts that ended because this worker died or left, newest first.
+
+    Searched among the latest `RECENT` failed attempts: no index has them by worker.
+    """
+    recent = JobError.objects.order_by("-occurred_at").values("pk")[:RECENT]
+    lost = JobError.objects.filter(pk__in=recent, worker_id=worker_id, type=WORKER_DEATH.type)
+    return (
+        lost.select_related("job")
+        .only("attempt", "occurred_at", "job__type", "job__queue", "job__state")
+        .order_by("-occurred_at")
+    )
 
 
 def unfenced_by(worker_id: str) -> JobQuerySet:

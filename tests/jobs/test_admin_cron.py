@@ -83,7 +83,7 @@ def test_run_now_says_when_the_overlap_policy_left_it_out(admin_client, cron):
     page = confirm(admin_client, CRON, "run_now", cron)
 
     assert Job.objects.count() == 1
-    assert messages(page)[0].startswith(f"0 jobs were enqueued. ({UNFINISHED})")
+    assert messages(page) == [f"Nothing was enqueued for “{cron.pk}”: {UNFINISHED}."]
 
 
 def test_disable_and_enable(admin_client, cron):

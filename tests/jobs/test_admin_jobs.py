@@ -343,3 +343,49 @@ def test_the_history_of_a_job_tells_who_did_what(admin_client):
     history = admin_client.get(f"{JOBS}{job.pk}/history/").content.decode()
 
     assert "Cancelled. Reason: Duplicate" in history
+
+
+def test_jobs_that_run_are_listed_by_how_long_they_have(admin_client, monkeypatch):
+    monkeypatch.setattr(job_admin.JobAdmin, "list_per_page", 2)
+    for hours in (1, 3, 2):
+        JobFactory(active=True, type=f"hours.{hours}", started_at=ago(3600 * hours))
+
+    page = admin_client.get(JOBS, {"state": "active"})
+
+    assert [job.type for job in page.context["cl"].result_list] == ["hours.3", "hours.2"]
+    assert "running_since" in page.context["cl"].list_display
+    following = admin_client.get(JOBS + page.context["cl"].older_page_query)
+    assert [job.type for job in following.context["cl"].result_list] == ["hours.1"]
+    back = admin_client.get(JOBS + following.context["cl"].newer_query)
+    assert [job.type for job in back.context["cl"].result_list] == ["hours.3", "hours.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("…da5bbd91bcb3", "A job is found by its whole id; the button beside it copies it."),
+        ("da5bbd91bcb3", "A job is found by its whole id; the button beside it copies it."),
+        ("smtp_down", "For an error write error:smtp_down."),
+        ("queue:mail", ""),
+        ("00000000-0000-4000-8000-000000000000", ""),
+    ],
+)
+def test_a_word_that_finds_nothing_is_answered_with_what_may_be_meant(admin_client, text, hint):
+    JobFactory(type="email.send", queue="web")
+
+    page = admin_client.get(JOBS, {"q": text})
+
+    assert page.context["cl"].hint == hint
+    assert hint in page.content.decode()
+    assert admin_client.get(JOBS, {"q": "email"}).context["cl"].hint == ""
+
+
+def test_an_unknown_age_finds_no_jobs_and_an_unknown_filter_is_reported(admin_client):
+    """Never all jobs without a word: what is listed can be selected and acted on."""
+    JobFactory()
+
+    assert not admin_client.get(JOBS, {"since": "nope"}).context["cl"].result_list
+    page = admin_client.get(JOBS, {"created": "nope"}, follow=True)
+    assert messages(page) == [
+        "The address named a filter that does not exist: everything is listed."
+    ]

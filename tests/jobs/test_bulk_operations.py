@@ -270,7 +270,7 @@ def test_a_wrong_filter_is_refused_at_its_field():
     assert "cannot be retried" in str(page.context["form"].errors["state"])
 
     page = ops.post(ADD, {"verb": "retry"})
-    assert page.context["form"].non_field_errors()
+    assert page.context["form"].non_field_errors() == ["Give at least one condition."]
 
 
 def test_an_operator_retries_what_failed_in_a_workflow():

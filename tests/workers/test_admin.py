@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.admin import filters
 from jobs.conf import protocol_of
 from jobs.models import OperatorAction, RefusedFinish
-from tests.factories import JobFactory, WorkerFactory, ago, ahead
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago, ahead
 from tests.operators import buttons, choose, confirm, list_of, messages, operator, staff
 from workers.chores import reaper
 from workers.models import Reaper, Worker
@@ -391,3 +391,17 @@ def test_a_long_name_of_a_host_leaves_room_for_the_other_columns(admin_client):
     cell = admin_client.get("/admin/ojs_workers/worker/").content.decode()
 
     assert f'title="{host}:7">{"h" * 39}…:7<' in cell
+
+
+def test_the_page_of_a_worker_lists_the_attempts_that_ended_with_it(admin_client):
+    worker, other = WorkerFactory(dead=True), WorkerFactory()
+    job = JobFactory(type="image.poison", attempt=2)
+    for number, died in enumerate((worker, other), start=1):
+        JobErrorFactory(job=job, attempt=number, type="worker_death", worker_id=died.pk)
+    JobErrorFactory(job=job, attempt=3, type="smtp_down", worker_id=worker.pk)
+
+    page = admin_client.get(page_of(worker))
+
+    (error,) = page.context["lost"]
+    assert (error.job, error.attempt) == (job, 1)
+    assert "image.poison" in page.content.decode()

@@ -173,6 +173,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
             "may_cancel": self._may_cancel(request),
             "refused": RefusedFinish.objects.filter(worker_id=worker.pk)[:SHOWN],
             "unfenced": dashboard.unfenced_by(worker.pk)[:SHOWN],
+            "lost": dashboard.lost_with(worker.pk)[:SHOWN],
             "recent": dashboard.grouped(dashboard.RECENT),
             "directives": Directive.objects.filter(worker_id=worker.pk)[:SHOWN],
         }
