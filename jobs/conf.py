@@ -433,7 +433,8 @@ def _coerce(place: str, value: Any, wanted: Any, bounds: Mapping[str, Any]) -> A
     if wanted == list[str]:
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return value
-        raise ImproperlyConfigured(f"{place} must be a list of strings, not {value!r}.")
+        hint = '; an environment variable takes it as JSON: ["…"]' if isinstance(value, str) else ""
+        raise ImproperlyConfigured(f"{place} must be a list of strings, not {value!r}{hint}.")
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         name = getattr(wanted, "__name__", str(wanted))
         raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")

@@ -228,6 +228,15 @@ def test_the_command_tells_of_it_like_of_any_other_error(settings):
         call_command("check")
 
 
+def test_a_list_that_is_text_is_refused_with_how_to_write_it(settings):
+    """From an environment variable it comes as text where it is not JSON."""
+    settings.OJS = {"OUTBOUND_NETWORKS": "127.0.0.0/8"}
+
+    (message,) = check_settings()
+
+    assert 'an environment variable takes it as JSON: ["…"]' in message.msg
+
+
 @pytest.mark.parametrize(
     ("option", "identifier"),
     [("ALLOW_ANONYMOUS", "ojs.E003"), ("CONFORMANCE_MODE", "ojs.E004")],

@@ -177,3 +177,10 @@ def test_a_key_is_for_no_worker_that_cannot_exist():
 def test_a_time_with_too_many_digits_is_called_that():
     with pytest.raises(CommandError, match="'99999999999d' has more than nine digits"):
         create("--expires", "99999999999d")
+
+
+def test_it_says_in_words_what_the_key_may_do():
+    assert "which may produce and work." in create()[0]
+    assert "which may observe." in create("--scopes", "observe", name="a")[0]
+    all_of_them = create("--scopes", "produce,work,operate,observe", name="b")[0]
+    assert "which may produce, work, operate and observe." in all_of_them

@@ -79,7 +79,9 @@ class Command(base.Command):
                 raise CommandError(f"--expires {options['expires']} is not in the future.")
             record_action(of_shell(), "manage_keys", [record], selection={"made": name})
         # On stderr, so that a shell can use the output as it is.
-        message = f"Made the key {record}, which may {' and '.join(scopes)}"
+        *others, last = scopes
+        may = f"{', '.join(others)} and {last}" if others else last
+        message = f"Made the key {record}, which may {may}"
         if record.expires_at is not None:
             message += f" until {format_timestamp(record.expires_at)}"
         message += "."
