@@ -182,7 +182,8 @@ class AlertRuleAdmin(OJSModelAdmin):
         parts = [each.in_words(limits[each.name]) for each in kind.parameters]
         for name in SCOPE:
             if value := getattr(rule, name):
-                parts.append(f"{rule._meta.get_field(name).verbose_name}: {value}")
+                scope: Any = rule._meta.get_field(name)
+                parts.append(f"{scope.verbose_name}: {value}")
         return "; ".join(parts) or display.NOTHING
 
     @admin.display(description=_("lasting"))
