@@ -14,7 +14,6 @@ from ..models import Job, JobError, QueueSample
 from ..models.job import DUE_STATES
 from ..models.querysets import JobQuerySet
 from ..spec.lifecycle import State
-from ..store.contract import WORKER_DEATH
 from ..store.database import connection
 
 MOST_COUNTED = 500
@@ -276,13 +275,16 @@ def held(worker_ids: Iterable[str]) -> JobQuerySet:
 RECENT = 10_000
 
 
-def lost_with(worker_id: str) -> QuerySet[JobError]:
+def lost_with(worker_id: str, death: str) -> QuerySet[JobError]:
     """Attempts that ended because this worker died or left, newest first.
 
     Searched among the latest `RECENT` failed attempts: no index has them by worker.
+
+    Args:
+        death: the type of such an error.
     """
     recent = JobError.objects.order_by("-occurred_at").values("pk")[:RECENT]
-    lost = JobError.objects.filter(pk__in=recent, worker_id=worker_id, type=WORKER_DEATH.type)
+    lost = JobError.objects.filter(pk__in=recent, worker_id=worker_id, type=death)
     return (
         lost.select_related("job")
         .only("attempt", "occurred_at", "job__type", "job__queue", "job__state")

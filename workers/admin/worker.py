@@ -22,6 +22,7 @@ from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
 from jobs.conf import protocol_of
+from jobs.engine import WORKER_DEATH
 from jobs.models import Job, RefusedFinish
 from jobs.record import dashboard
 from jobs.store import clock
@@ -173,7 +174,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
             "may_cancel": self._may_cancel(request),
             "refused": RefusedFinish.objects.filter(worker_id=worker.pk)[:SHOWN],
             "unfenced": dashboard.unfenced_by(worker.pk)[:SHOWN],
-            "lost": dashboard.lost_with(worker.pk)[:SHOWN],
+            "lost": dashboard.lost_with(worker.pk, WORKER_DEATH.type)[:SHOWN],
             "recent": dashboard.grouped(dashboard.RECENT),
             "directives": Directive.objects.filter(worker_id=worker.pk)[:SHOWN],
         }
