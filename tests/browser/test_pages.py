@@ -231,3 +231,13 @@ def test_a_chart_says_the_values_at_the_pointer_and_at_the_keys(log_in):
     assert f"available: {newest}" in readout.inner_text()
     page.keyboard.press("ArrowLeft")
     assert older != newest and f"available: {older}" in readout.inner_text()
+
+
+def test_a_phone_shows_the_states_of_jobs(log_in):
+    JobFactory(queue="notifications", type="email.send")
+
+    page = log_in(viewport={"width": 390, "height": 800})
+    page.goto("/admin/ojs_jobs/job/")
+
+    box = page.locator("#result_list td.field-shown_state").bounding_box()
+    assert box["x"] + box["width"] <= 390
