@@ -148,7 +148,7 @@ class OJSModelAdmin(PagesModelAdmin):
 
     def _narrowed_by(self, request: HttpRequest) -> set[str]:
         """The names of the list's filters: columns, and parameters of their own."""
-        names = {self.opts.pk.name, *self.lookups}
+        names = {self.opts.pk.name, self.date_hierarchy or "", *self.lookups}
         for each in self.get_list_filter(request):
             column: Any = each[0] if isinstance(each, tuple) else each
             names.add(column if isinstance(column, str) else column.parameter_name)

@@ -464,7 +464,8 @@ def test_run_now_runs_besides_the_schedule_and_obeys_the_overlap_policy(api):
     first = api.send("cron/report/trigger")
     second = api.send("cron/report/trigger")
     actions = OperatorAction.objects.values_list("verb", "source", "selection")
-    assert list(actions) == [("run_now_cron", "api", {"ids": ["report"]})] * 2
+    about = ("api", {"ids": ["report"]})
+    assert list(actions.order_by("pk")) == [("add_cron", *about)] + [("run_now_cron", *about)] * 2
 
     assert first.status_code == 201 and Job.objects.get().pk == UUID(first.json()["job_id"])
     assert (second.status_code, second.json()["outcome"]) == (200, "skipped")

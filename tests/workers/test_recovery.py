@@ -14,7 +14,7 @@ from jobs import engine
 from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
 from tests.database import atomic
-from tests.factories import JobFactory, WorkerFactory, ago, ahead
+from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from workers import protocol
 from workers.chores import reaper
 from workers.lifecycle import WorkerState
@@ -22,6 +22,12 @@ from workers.models import Worker
 from workers.signals import workers_died
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def queue(db):
+    """The queue of all jobs here, which their enqueue would have made."""
+    QueueFactory(name="default")
 
 
 def story(job: Job) -> tuple[str, int, list[tuple[int, str]]]:
