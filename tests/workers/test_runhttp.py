@@ -275,6 +275,29 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     assert "Traceback" not in started.output
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_serves_ends_it(environment, tmp_path, processes, number):
+    script = f"""
+import django, os, time
+from django.core.management import call_command
+django.setup()
+import uvicorn
+
+def began(*args):
+    print("it begins", flush=True)
+    time.sleep(600)
+
+uvicorn.Server.run = uvicorn.Config.bind_socket = began
+call_command("runhttp", "--port", "{free_port()}", "--processes", "{processes}")
+"""
+    log = tmp_path / "server.log"
+    with running([sys.executable, "-c", script], log, environment) as started:
+        eventually(lambda: "it begins" in started.output, lambda: started.output)
+        started.process.send_signal(number)
+        assert started.wait() == 0, started.output
+
+
 def test_processes_end_with_their_supervisor_even_if_it_is_killed(environment, tmp_path):
     port = free_port()
     arguments = command("--port", port, "--processes", 2)

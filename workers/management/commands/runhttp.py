@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 from django.conf import settings
@@ -91,10 +92,16 @@ class Command(base.Command):
             ssl_certfile=certificate or None,
             ssl_keyfile=key or None,
         )
-        for number in ENDS:
-            # uvicorn repeats the signal when it has ended: that is no failure.
-            signal.signal(number, signal.SIG_IGN)
         server = uvicorn.Server(config)
+
+        def end(number: int, frame: FrameType | None) -> None:
+            # uvicorn repeats the signal when it has ended: that is no failure.
+            if not server.should_exit:
+                sys.exit(0)
+
+        # Until uvicorn takes them over.
+        for number in ENDS:
+            signal.signal(number, end)
         if processes > 1:
             # Otherwise each process would fail alone, and be started again without end.
             self.check()
