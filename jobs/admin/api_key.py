@@ -196,7 +196,7 @@ class ApiKeyAdmin(MadeOnce, OJSModelAdmin):
             forget_keys()
             return
         form_sent = form_id(request)
-        # The secret is unique, whoever else sends the same form at the same time.
+        # No two keys have the same secret: a form that is sent twice at once makes one key.
         key = secret_for(f"{request.user.pk}:{form_sent}") if form_sent else ""
         same = ApiKey.objects.with_secrets([digest(key)])
         if made := same.first():

@@ -65,16 +65,16 @@ LOGGED_OUT = gettext_noop("You are no longer logged in. Nothing was done: log in
 
 
 def without_login(view: Any) -> Any:
-    """Return the view, with a word for who sends a form and is no longer logged in."""
+    """Return the view, with a message for users who send a form after they were logged out."""
 
     @wraps(view)
-    def told(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def attempted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         response = view(request, *args, **kwargs)
         if request.method == "POST" and not request.user.is_authenticated:
             messages.warning(request, gettext(LOGGED_OUT), fail_silently=True)
         return response
 
-    return told
+    return attempted
 
 
 class PagesModelAdmin(admin.ModelAdmin):
@@ -101,9 +101,9 @@ class OJSModelAdmin(PagesModelAdmin):
     empty_value_display = NOTHING
 
     sensitive: ClassVar[tuple[str, ...]] = ()
+    """JSON columns that not every user sees in full (`OJS["REDACT_KEYS"]`)."""
     lookups: ClassVar[tuple[str, ...]] = ()
     """Columns by which links narrow the list, besides those of its filters."""
-    """JSON columns that not every user sees in full (`OJS["REDACT_KEYS"]`)."""
     buttons: ClassVar[dict[str, Any]] = {}
     """Actions offered on an object's own page, and the labels of their buttons."""
 

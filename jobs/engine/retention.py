@@ -193,7 +193,7 @@ def deletable(jobs: JobQuerySet) -> JobQuerySet:
 def lock_deletable(jobs: JobQuerySet) -> list[UUID]:
     """Lock the jobs; return those of them that may be deleted, in the order of ids.
 
-    Whoever needs a job locks it first, so nothing is added to those that need it from now on.
+    A job that comes to need another locks it first, so none is added from now on.
     """
     ids = list(jobs.order_by("pk").select_for_update().values_list("pk", flat=True))
     # Of other rows, the statement that waits for a lock knows only how they were before.

@@ -42,13 +42,16 @@ def expire_unstarted(job: Any, now: datetime) -> None:
 
 def enqueue_ttl(job: Any) -> timedelta | None:
     """How long the job may wait for its first attempt, if its producer set a limit (§5.3)."""
-    seconds = (job.attributes or {}).get("enqueue_ttl")
-    return timedelta(seconds=seconds) if type(seconds) is int else None
+    return _own(job, "enqueue_ttl")
 
 
 def grace_period(job: Any) -> timedelta | None:
     """How much longer than its `timeout` a job's worker may take to clean up (§5.4)."""
-    seconds = (job.attributes or {}).get("grace_period")
+    return _own(job, "grace_period")
+
+
+def _own(job: Any, name: str) -> timedelta | None:
+    seconds = (job.attributes or {}).get(name)
     return timedelta(seconds=seconds) if type(seconds) is int else None
 
 

@@ -471,9 +471,9 @@ def deleted(count: int) -> str:
 
 
 SHOWN = 20
+"""Deliveries that the page of a subscription lists."""
 LOOKED_AT = 100
 """Latest deliveries of a subscription among which the dead ones are counted."""
-"""Deliveries that the page of a subscription lists."""
 CHIPS = {
     DeliveryState.PENDING: "pending",
     DeliveryState.DELIVERED: "completed",
