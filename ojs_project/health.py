@@ -8,6 +8,7 @@ says why, unless the process of this container is well. A process with an `--ali
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import os
 import ssl
@@ -20,8 +21,13 @@ from urllib.parse import urlsplit
 
 from .environment import words
 
+PATH = "/ojs/v1/health"
+PROBES = (PATH, "/ojs/v1/ready", "/ojs/manifest", "/health", "/ready")
+"""Paths for balancers and orchestrators. They need no key, reveal no secret, and are answered over
+plain HTTP even where everything else is redirected to HTTPS: a redirect would fail the probe."""
 TIMEOUT = 2.0
 """Seconds to wait for the response."""
+LOOPBACKS = {4: "127.0.0.1", 6: "::1"}
 ALIVE_FILE = Path("/tmp/alive")
 SILENCE = 60.0
 """Seconds without a touch after which the process of an alive file is taken for stuck."""
@@ -48,7 +54,7 @@ def health(url: str, host: str = "") -> dict[str, Any]:
         context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT, context=context)
     try:
-        connection.request("GET", "/ojs/v1/health", headers={"Host": host} if host else {})
+        connection.request("GET", PATH, headers={"Host": host} if host else {})
         response = connection.getresponse()
         text = response.read()
     except (OSError, http.client.HTTPException) as problem:
@@ -68,8 +74,9 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
     """Return if the process of this container is well.
 
     Args:
-        environ: `OJS_SERVER_PORT` is the server's port (8000), `OJS_SERVER_TLS_CERTIFICATE` is set
-            if it speaks TLS, and `DJANGO_ALLOWED_HOSTS` has a name that it answers to.
+        environ: `OJS_SERVER_HOST` is the address on which the server listens (127.0.0.1),
+            `OJS_SERVER_PORT` its port (8000), `OJS_SERVER_TLS_CERTIFICATE` is set if it speaks TLS,
+            and `DJANGO_ALLOWED_HOSTS` has a name that it answers to.
 
     Raises:
         NoAnswer: it is not.
@@ -79,10 +86,25 @@ def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
     except FileNotFoundError:
         port = environ.get("OJS_SERVER_PORT", "8000")
         scheme = "https" if environ.get("OJS_SERVER_TLS_CERTIFICATE") else "http"
-        health(f"{scheme}://127.0.0.1:{port}", _allowed_host(environ))
+        host = bracketed(own_address(environ.get("OJS_SERVER_HOST") or LOOPBACKS[4]))
+        health(f"{scheme}://{host}:{port}", _allowed_host(environ))
         return
     if silence > SILENCE:
         raise NoAnswer(f"{alive_file} was touched {silence:.0f} seconds ago.")
+
+
+def own_address(host: str) -> str:
+    """Where this machine reaches a server that listens on `host`."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return host
+    return LOOPBACKS[address.version] if address.is_unspecified else host
+
+
+def bracketed(host: str) -> str:
+    """A host as URLs spell it."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _allowed_host(environ: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
 from .environment import data_folder, flag
+from .health import bracketed, own_address
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -100,9 +101,7 @@ class Address:
     @property
     def own_ip(self) -> str:
         """The address at which this machine reaches the server."""
-        if not self.is_everywhere:
-            return self.ip
-        return "::1" if ":" in self.ip else "127.0.0.1"
+        return own_address(self.ip)
 
     @property
     def url(self) -> str:
@@ -141,11 +140,6 @@ class Address:
         if problem.errno == errno.EACCES:
             return f"Port {self.port} needs more rights than this user has: choose one above 1023."
         return f"Cannot listen on {self.host}, port {self.port}: {problem.strerror}."
-
-
-def bracketed(ip: str) -> str:
-    """An address as URLs spell it."""
-    return f"[{ip}]" if ":" in ip else ip
 
 
 def _outside_ip() -> str | None:

@@ -19,6 +19,7 @@ To try it out, `DJANGO_DEBUG=1` is enough. In production, set at least these:
 """
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -37,6 +38,7 @@ from .environment import (
     secret,
     words,
 )
+from .health import PROBES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -58,8 +60,11 @@ ALLOWED_HOSTS = words(os.environ, "DJANGO_ALLOWED_HOSTS")
 CSRF_TRUSTED_ORIGINS = words(os.environ, "DJANGO_CSRF_TRUSTED_ORIGINS")
 
 SECURE_SSL_REDIRECT = flag(os.environ, "DJANGO_SECURE_SSL_REDIRECT")
-# Patterns of paths that stay on plain HTTP, for example a load balancer's health check.
-SECURE_REDIRECT_EXEMPT = words(os.environ, "DJANGO_SECURE_REDIRECT_EXEMPT")
+# Patterns of paths that stay on plain HTTP: those of probes, and the site's own.
+SECURE_REDIRECT_EXEMPT = [
+    *(rf"^{re.escape(path.lstrip('/'))}\Z" for path in PROBES),
+    *words(os.environ, "DJANGO_SECURE_REDIRECT_EXEMPT"),
+]
 SESSION_COOKIE_SECURE = flag(os.environ, "DJANGO_SECURE_COOKIES", default=SECURE_SSL_REDIRECT)
 CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
 CSRF_FAILURE_VIEW = "ojs_project.refused.csrf_failure"

@@ -16,6 +16,7 @@ from jobs.store import keepalive
 from ojs_project import telemetry
 from ojs_project.databases import database
 from ojs_project.environment import choice, flag, log_level, misread, ojs_options
+from ojs_project.health import PROBES
 from tests.once import once_is_enough
 from tests.processes import PATIENCE
 
@@ -70,6 +71,35 @@ def test_production_settings_pass_the_deployment_checks():
     result = run("manage.py", "check", "--deploy", "--fail-level", "WARNING", **PRODUCTION)
 
     assert result.returncode == 0, result.stderr
+
+
+ASK = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "ojs_project.settings"
+import django
+django.setup()
+from django.test import Client
+for path in sys.argv[1:]:
+    print(Client().get(path, HTTP_HOST="jobs.example.com").status_code)
+"""
+
+
+def test_probes_are_not_sent_to_https():
+    elsewhere = ["/ojs/v1/jobs", "/metrics", "/healthy", "/admin/health", "/"]
+    variables = PRODUCTION | {
+        "DATABASE_URL": "sqlite://:memory:",
+        "DJANGO_SECURE_REDIRECT_EXEMPT": "^own/probe$",
+    }
+
+    result = run("-c", ASK, *PROBES, "/own/probe", *elsewhere, **variables)
+
+    statuses = [int(line) for line in result.stdout.split()]
+    assert len(statuses) == len(PROBES) + 1 + len(elsewhere), result.stderr
+    probed, others = statuses[: len(PROBES) + 1], statuses[len(PROBES) + 1 :]
+    assert not {301, 401, 403, 404} & set(probed[:-1])
+    assert 200 in probed
+    assert probed[-1] == 404
+    assert set(others) == {301}
 
 
 def test_a_missing_secret_key_is_one_clear_sentence():

@@ -16,6 +16,7 @@ import yaml
 from django.core.management import get_commands, load_command_class
 
 from ojs_project.environment import misread
+from ojs_project.health import PROBES
 from tests.once import once_is_enough
 
 from . import recipes
@@ -90,6 +91,23 @@ def test_every_container_is_confined_and_has_time_to_end():
             assert pod["terminationGracePeriodSeconds"] > grace, name
         variables = {one["name"]: one["value"] for one in container["env"]}
         assert list(misread(variables)) == [], name
+
+
+def test_probes_ask_what_plain_http_answers_as_a_host_that_is_served():
+    found = [
+        (probe["httpGet"], container)
+        for _, _, container in containers()
+        for kind in ("livenessProbe", "readinessProbe")
+        if "httpGet" in (probe := container.get(kind, {}))
+    ]
+    assert found
+    for request, container in found:
+        assert request["path"] in PROBES
+        (host,) = (one["value"] for one in request["httpHeaders"] if one["name"] == "Host")
+        (allowed,) = (
+            one["value"] for one in container["env"] if one["name"] == "DJANGO_ALLOWED_HOSTS"
+        )
+        assert host in allowed.split(",")
 
 
 def labels(workload: dict[str, Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 import jobs
+from ojs_project import health
 from ojs_project.environment import secret
 from ojs_project.health import NoAnswer, check
 from tests import processes
@@ -101,6 +102,27 @@ def test_a_process_that_does_not_touch_its_file_is_not_healthy(tmp_path):
 def test_a_server_that_is_not_there_is_not_healthy(tmp_path):
     with pytest.raises(NoAnswer):
         check({"OJS_SERVER_PORT": str(processes.free_port())}, tmp_path / "alive")
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("::", "[::1]"),
+        ("::1", "[::1]"),
+        ("fd00::7", "[fd00::7]"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_the_server_is_asked_where_it_listens(tmp_path, monkeypatch, host, asked):
+    urls = []
+    monkeypatch.setattr(health, "health", lambda url, host: urls.append(url))
+
+    check({"OJS_SERVER_HOST": host, "OJS_SERVER_PORT": "8100"}, tmp_path / "alive")
+
+    assert urls == [f"http://{asked}:8100"]
 
 
 def test_a_secret_may_be_the_content_of_a_file(tmp_path):

@@ -335,6 +335,40 @@ def test_it_serves_tls(environment, tmp_path, certificate):
         assert started.terminate() == 0, started.output
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_health_check_finds_it_on_each_address_and_is_not_redirected(
+    environment, tmp_path, host, processes
+):
+    if ":" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    environment = environment | {
+        "OJS_SERVER_HOST": host,
+        "OJS_SERVER_PORT": str(free_port()),
+        "DJANGO_SECURE_SSL_REDIRECT": "1",
+    }
+
+    def is_well() -> bool:
+        try:
+            health.check(environment, tmp_path / "alive")
+        except health.NoAnswer:
+            return False
+        return True
+
+    arguments = command("--processes", processes)
+    with running(arguments, tmp_path / "server.log", environment) as started:
+        eventually(is_well, lambda: started.output)
+        assert started.terminate() == 0, started.output
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 def test_a_websocket_that_is_refused_is_no_error_of_the_server(
     environment, tmp_path, certificate, scheme
