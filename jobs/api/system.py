@@ -19,6 +19,7 @@ from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
 from ..spec.json_schema import is_installed
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
+from ..store import writable
 from ..store.database import connection
 from ..store.trouble import explain
 
@@ -116,15 +117,16 @@ def endpoints_beside(host: str) -> dict[str, str]:
 
 
 def backend_health() -> dict[str, Any]:
-    """Check that the database responds."""
+    """Check that the database responds (`unhealthy`), and takes writes (`degraded`)."""
     started = time.monotonic()
     try:
-        with connection().cursor() as cursor:
-            cursor.execute("SELECT 1")
+        obstacle = writable.obstacle()
     except (DatabaseError, InterfaceError) as problem:
         return {"type": backend(), "status": "unhealthy", "error": str(explain(problem))}
-    latency = (time.monotonic() - started) * 1000
-    return {"type": backend(), "status": "healthy", "latency_ms": round(latency)}
+    found = {"latency_ms": round((time.monotonic() - started) * 1000)}
+    if obstacle:
+        return {"type": backend(), "status": "degraded", **found, "error": obstacle}
+    return {"type": backend(), "status": "healthy", **found}
 
 
 def health_document(backend: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Readiness: whether this process can serve requests now, as checked by a load balancer.
 
 Health reports that the database answers. Readiness reports that the table of jobs can be written
-to: no lock is held on it, its columns are those of this version, the server is not a standby, and
-the process is not about to end. The reply comes in time even if the database never answers.
+to: no lock is held on it, its columns are those of this version, the database takes writes, and the
+process is not about to end. The reply comes in time even if the database never answers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from django.db import Error, connections
 
 from ..models import Job
+from . import writable
 from .database import atomic, connection
-from .trouble import RESTARTING, TOO_SLOW, UNUSABLE, explain
+from .trouble import TOO_SLOW, UNUSABLE, explain
 
 LONGEST = 2.0
 """Seconds until there is a reply at the latest."""
@@ -25,8 +26,6 @@ LOOK = """
     SET LOCAL statement_timeout = '1s';
     LOCK TABLE {table} IN ROW EXCLUSIVE MODE;
 """
-READ_ONLY = "SELECT current_setting('transaction_read_only')"
-"""`on` for a standby."""
 COLUMNS = "SELECT {columns} FROM {table} LIMIT 0"
 ENDING = "This process is about to end."
 
@@ -89,11 +88,10 @@ def _use_the_table() -> str:
         # SQLite has no locks on tables, and a writer never blocks its readers.
         with database.cursor() as cursor:
             cursor.execute(COLUMNS.format(**names))
-        return ""
+        return writable.obstacle()
     with atomic(), database.cursor() as cursor:
         cursor.execute(LOOK.format(**names))
-        cursor.execute(READ_ONLY)
-        if cursor.fetchone() == ("on",):
-            return RESTARTING
+        if found := writable.obstacle():
+            return found
         cursor.execute(COLUMNS.format(**names))
     return ""

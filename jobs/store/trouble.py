@@ -18,6 +18,7 @@ from .database import connection
 # Clients get English, users their own language (`gettext`).
 UNREACHABLE = gettext_noop("The database is unreachable.")
 RESTARTING = gettext_noop("The database is restarting, or another server is taking over.")
+ONLY_READS = gettext_noop("The database takes only reads: it is a standby, or was made read-only.")
 NO_CONNECTION = gettext_noop("The database has no connection free.")
 EXHAUSTED = gettext_noop("The database has run out of disk space, memory or another resource.")
 TOO_SLOW = gettext_noop("The database did not answer in time.")
@@ -35,7 +36,7 @@ REFUSED = "The database refused the request."
 # The longest prefix of the SQLSTATE decides (PostgreSQL, appendix A).
 SQLSTATES = {
     "08": UNREACHABLE,  # connection exceptions; a pooler's own errors are 08P01
-    "25006": RESTARTING,  # read-only: a primary that was demoted, or a standby
+    "25006": ONLY_READS,  # read_only_sql_transaction
     "25P03": UNREACHABLE,  # idle_in_transaction_session_timeout ended the connection
     "25P04": TOO_SLOW,  # transaction_timeout
     "26000": POOLED,  # unknown prepared statement
@@ -63,6 +64,7 @@ RESTARTING_TEXT = re.compile(
 SQLITE_CODES = {
     5: TOO_SLOW,  # SQLITE_BUSY: another connection has been writing all the time
     6: TOO_SLOW,  # SQLITE_LOCKED
+    8: ONLY_READS,  # SQLITE_READONLY
     10: EXHAUSTED,  # SQLITE_IOERR
     13: EXHAUSTED,  # SQLITE_FULL
     14: UNREACHABLE,  # SQLITE_CANTOPEN

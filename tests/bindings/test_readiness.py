@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from jobs.store import readiness, trouble
@@ -16,6 +18,7 @@ from tests import processes
 from tests.database import another_connection, connection
 from tests.processes import eventually
 
+about_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite")
 PATHS = ["/ojs/v1/ready", "/ready"]
 
 
@@ -86,10 +89,87 @@ def test_a_standby_is_not_ready(ready):
         name = connection.settings_dict["NAME"]
         cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         try:
-            assert asked(ready) == (503, "unavailable", trouble.RESTARTING)
+            assert asked(ready) == (503, "unavailable", trouble.ONLY_READS)
         finally:
             cursor.execute("SET default_transaction_read_only = off")
             cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+
+
+@pytest.fixture
+def only_reads(ready: Any) -> Iterator[None]:
+    """New connections take only reads."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+        yield
+        connection.close()
+        return
+    settings = connection.settings_dict
+    name = settings["NAME"]
+    connection.close()
+    settings["NAME"] = f"file:{name}?mode=ro"
+    yield
+    connection.close()
+    settings["NAME"] = name
+
+
+def test_a_database_that_takes_only_reads_is_reported_and_no_reason_to_restart(only_reads, ready):
+    health = ready.see("health")
+
+    assert health.status_code == 200
+    assert health.json()["status"] == "degraded"
+    assert health.json()["backend"]["status"] == "degraded"
+    assert health.json()["backend"]["error"] == trouble.ONLY_READS
+    refused = ready.push()
+    assert refused.status_code == 503
+    assert refused.json()["error"]["message"] == trouble.ONLY_READS
+
+
+@about_sqlite
+def test_a_file_that_takes_only_reads_is_an_obstacle(only_reads, ready):
+    assert asked(ready) == (503, "unavailable", trouble.ONLY_READS)
+
+
+@about_sqlite
+def test_another_writer_is_none(ready):
+    settings = connection.settings_dict
+    with contextlib.closing(sqlite3.connect(settings["NAME"], uri=True)) as other:
+        other.execute("PRAGMA user_version = 7")
+        other.execute("BEGIN IMMEDIATE")
+
+        assert asked(ready) == (200, "ready", "")
+        assert ready.see("health").json()["backend"]["status"] == "healthy"
+
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout")
+        assert cursor.fetchone()[0] > 0, "requests have their patience still"
+    assert asked(ready) == (200, "ready", "")
+    with contextlib.closing(sqlite3.connect(settings["NAME"], uri=True)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (7,), "the site's own"
+        other.execute("PRAGMA user_version = 0")
+
+
+@about_sqlite
+@pytest.mark.slow
+def test_a_full_disk_is_an_obstacle(tmp_path):
+    """The limit on the size of files stands for the disk's."""
+    environment = processes.environment(f"sqlite:///{tmp_path}/jobs.sqlite3", ALLOW_ANONYMOUS=1)
+    processes.migrate(environment)
+    with processes.server(tmp_path, environment) as api:
+        assert api.call("GET", "/ojs/v1/ready")[0] == 200
+        size = psutil.Process(api.started.process.pid).rlimit
+        unlimited = size(psutil.RLIMIT_FSIZE)
+
+        size(psutil.RLIMIT_FSIZE, (0, unlimited[1]))
+        status, refused = api.call("POST", "/ojs/v1/jobs", {"type": "email.send", "args": []})
+        assert (status, refused["error"]["message"]) == (503, trouble.EXHAUSTED)
+        status, found = api.call("GET", "/ojs/v1/ready")
+        assert (status, found["backend"]["error"]) == (503, trouble.EXHAUSTED)
+        _, found = api.call("GET", "/ojs/v1/health")
+        assert (found["status"], found["backend"]["error"]) == ("degraded", trouble.EXHAUSTED)
+
+        size(psutil.RLIMIT_FSIZE, unlimited)
+        assert api.call("GET", "/ojs/v1/ready")[0] == 200
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def as_django(problem: Exception) -> Exception:
     [
         ("08006", trouble.UNREACHABLE),
         ("08P01", trouble.UNREACHABLE),
-        ("25006", trouble.RESTARTING),
+        ("25006", trouble.ONLY_READS),
         ("25P03", trouble.UNREACHABLE),
         ("26000", trouble.POOLED),
         ("40001", trouble.COLLISION),
@@ -211,7 +211,7 @@ def test_a_connection_that_goes_in_mid_statement_is_answered_503(api, transactio
 
 
 @pytest.mark.postgres
-def test_a_standby_is_said_to_take_over(api, transactional_db):
+def test_a_standby_is_said_to_take_only_reads(api, transactional_db):
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_read_only = on")
     try:
@@ -220,7 +220,7 @@ def test_a_standby_is_said_to_take_over(api, transactional_db):
         connection.close()
 
     assert reply.status_code == 503
-    assert reply.json()["error"]["message"] == trouble.RESTARTING
+    assert reply.json()["error"]["message"] == trouble.ONLY_READS
 
 
 @pytest.mark.postgres

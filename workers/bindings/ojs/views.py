@@ -96,7 +96,7 @@ class HealthViewSet(OJSViewSet):
     def retrieve(self, request: Request) -> Response:
         backend = backend_health()
         document = health_document(backend)
-        if backend["status"] != "healthy":
+        if backend["status"] == "unhealthy":
             return Response(document, status=503)
         document["reaper"] = _reaper_health()
         if document["reaper"]["status"] != "healthy":

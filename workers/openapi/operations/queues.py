@@ -267,7 +267,9 @@ OPERATIONS = {
         "Server",
         "Show the health of the server",
         {
-            200: Reply("`degraded`: no reaper runs.", HEALTH, WELL),
+            200: Reply(
+                "`degraded`: no reaper runs, or the database takes only reads.", HEALTH, WELL
+            ),
             503: Reply("The database cannot be reached.", HEALTH, UNWELL),
         },
         asks_database=False,
@@ -278,7 +280,8 @@ OPERATIONS = {
         {
             200: Reply("The table of jobs can be written to.", READINESS, READY),
             503: Reply(
-                "The database did not respond within a second, or the process is stopping.",
+                "The database did not respond within a second or takes only reads, or the process "
+                "is stopping.",
                 READINESS,
                 NOT_READY,
             ),
