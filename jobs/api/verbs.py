@@ -44,7 +44,7 @@ def _take_batch(request: VerbRequest) -> VerbResponse:
     if type(found) is not list or not 1 <= len(found) <= ojs_settings.MAX_BATCH:
         raise refuse("", f"A batch has 1 to {ojs_settings.MAX_BATCH} CloudEvents.")
     asked: list[NewJob] = []
-    results = [_taken(request, each, asked) for each in found]
+    results = [_taken(request, f"[{index}]", each, asked) for index, each in enumerate(found)]
     failed = sum("error" in each for each in results)
     document = {"results": results, "accepted": len(results) - failed, "failed": failed}
     response = VerbResponse(document, status=207)
@@ -53,17 +53,18 @@ def _take_batch(request: VerbRequest) -> VerbResponse:
     return response
 
 
-def _taken(request: VerbRequest, given: Any, asked: list[NewJob]) -> dict[str, Any]:
+def _taken(request: VerbRequest, place: str, given: Any, asked: list[NewJob]) -> dict[str, Any]:
     """Enqueue the job of one event, if it makes one.
 
     Args:
+        place: of the event in its batch.
         asked: gets the job, whether or not it is accepted.
     """
     named = given if type(given) is dict else {}
     result: dict[str, Any] = {"id": named.get("id"), "source": named.get("source")}
     project = request.caller.project
     try:
-        event = cloudevents.read_structured(given)
+        event = cloudevents.read_structured(given, place)
         (job,) = assign_project([cloudevents.job_of(event, clock.now())], project)
         asked.append(job)
         (job,) = asked[-1:] = engine.enqueue([job])

@@ -124,13 +124,16 @@ def read(meta: Mapping[str, Any], document: Any) -> CloudEvent:
     return read_structured(named | ({} if document is None else {"data": document}))
 
 
-def read_structured(document: Any) -> CloudEvent:
+def read_structured(document: Any, place: str = "") -> CloudEvent:
     """
+    Args:
+        place: of the event in a batch.
+
     Raises:
         InvalidRequest: it is not a CloudEvent 1.0 with JSON data.
     """
     if type(document) is not dict:
-        raise wrong_type("", "object", document)
+        raise wrong_type(place, "object", document)
     texts: dict[str, str] = {}
     for name in (*ATTRIBUTES, "traceparent"):
         value = document.get(name)
@@ -147,7 +150,7 @@ def read_structured(document: Any) -> CloudEvent:
         raise refuse("specversion", f"CloudEvents 1.0 are read, not {texts['specversion']!r}.")
     if "data_base64" in document:
         raise refuse("data_base64", "Only JSON can become arguments: send 'data'.")
-    if texts["time"]:
+    if document.get("time") is not None:
         try:
             parse_timestamp(texts["time"])
         except ValueError as problem:

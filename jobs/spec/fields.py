@@ -36,7 +36,8 @@ def json_name(value: object) -> str:
 
 def refuse(field: str, message: str, **details: Any) -> InvalidRequest:
     """Return the refusal of `field`, with the details that OJS JSON format §12.4 requires."""
-    error = {"path": f"$.{field}" if field else "$", "message": message}
+    dot = "." if field and not field.startswith("[") else ""
+    error = {"path": f"${dot}{field}", "message": message}
     return InvalidRequest(message, field=field, validation_errors=[error], **details)
 
 

@@ -169,6 +169,7 @@ def test_data_is_transformed(api, settings, transform, args):
         ({"source": None}, "source"),
         ({"type": 7}, "type"),
         ({"time": "yesterday"}, "time"),
+        ({"time": ""}, "time"),
         ({"data_base64": "AAAA"}, "data_base64"),
         ({"subject": "x" * 2000}, "subject"),
     ],
@@ -210,6 +211,8 @@ def test_in_a_batch_each_stands_for_itself(api):
     assert again["deduplicated"] is True
     assert bad["error"]["details"]["field"] == "specversion"
     assert number["error"]["code"] == "invalid_request"
+    assert number["error"]["message"] == "The '[2]' field must be an object, not integer."
+    assert number["error"]["details"]["validation_errors"][0]["path"] == "$[2]"
     assert Job.objects.count() == 2
 
 
