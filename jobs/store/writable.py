@@ -1,4 +1,4 @@
-"""Whether the database takes writes. A standby, a read-only file and a full disk still take reads."""
+"""Whether the database takes writes: standbys, read-only files and full disks take reads only."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -13,7 +14,7 @@ from jobs.errors import PermissionDenied
 from jobs.http.authentication import Caller, make_key
 from jobs.http.base import OJSViewSet
 from jobs.http.fast_path import fast
-from jobs.models import Checkpoint, Job
+from jobs.models import Checkpoint, Event, Job, OperatorAction
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal
 
@@ -151,3 +152,44 @@ def test_who_may_see_arguments_gets_them_with_the_retry(dead):
 def test_who_enqueues_sees_arguments(dead):
     """`produce` is the scope of the clients that wrote them."""
     assert client("produce").job(dead.pk)["args"] == [{"password": SECRET}]
+
+
+# Ids
+
+
+@pytest.mark.parametrize("way", ["jobs", "jobs/batch", "jobs/bulk"])
+def test_who_chooses_an_id_of_another_projects_job_learns_only_that_it_is_taken(way):
+    """Whatever that job is: the refusal is the same but for the id that the client sent."""
+    theirs = [
+        JobFactory(project="globex", queue="payroll", args=["secret"]),
+        JobFactory(project="globex", completed=True, result="secret"),
+    ]
+    acme = client("produce", project="acme")
+    replies = []
+    for job in theirs:
+        asked = {"id": str(job.pk), "type": "email.send", "args": []}
+        reply = acme.send(way, asked if way == "jobs" else {"jobs": [asked]})
+        replies.append(reply.content.decode().replace(str(job.pk), "ID"))
+        document = reply.json()["items"][0] if way == "jobs/bulk" else reply.json()
+        assert document["error"]["code"] == "duplicate"
+        assert acme.see(f"jobs/{job.pk}").status_code == 404
+
+    first, second = (re.sub(r'"request_id":"[^"]*"', "", each) for each in replies)
+    assert first == second
+
+
+# The audit
+
+
+def test_what_a_producer_does_with_one_job_is_in_its_events_and_what_operators_do_in_the_audit():
+    producer, operator = client("produce"), client("operate")
+    first, second = JobFactory(), JobFactory()
+
+    assert producer.delete(f"/ojs/v1/jobs/{first.pk}").status_code == 200
+    assert not OperatorAction.objects.exists()
+    assert operator.send(f"admin/jobs/{second.pk}/cancel").status_code == 200
+
+    assert [action.verb for action in OperatorAction.objects.all()] == ["cancel_job"]
+    for job in (first, second):
+        event = Event.objects.get(subject=str(job.pk), type="job.cancelled")
+        assert event.data["cancelled_by"] == "key"
