@@ -46,7 +46,7 @@ class Conflicts:
         Raises:
             DuplicateJob: a policy is `reject` (§5.1).
         """
-        _lock([job.unique for job in self.new if job.unique])
+        lock([job.unique for job in self.new if job.unique])
         for job in self.new:
             if job.unique is None or self._admit(job, job.unique):
                 self.kept.append(job)
@@ -115,15 +115,19 @@ class Conflicts:
         self.ended += followed
 
 
-def _lock(policies: Sequence[UniquePolicy]) -> None:
+def lock(policies: Sequence[UniquePolicy]) -> None:
+    """Lock the jobs that give way, in the order of ids, and then the keys.
+
+    Jobs before keys: whatever ends a job of a workflow holds it when the next step needs its key.
+    """
+    replacing = [policy for policy in policies if policy.on_conflict not in KEEPING]
+    live = {state for policy in replacing for state in policy.states} - TERMINAL
+    if live:
+        keys = {policy.key for policy in replacing}
+        jobs = Job.objects.filter(unique_key__in=keys, state__in=sorted(live))
+        list(jobs.order_by("pk").select_for_update().values_list("pk", flat=True))
     # 64 bits of the key; a collision only makes two keys wait for each other.
     store().lock_keys({int(policy.key[:16], 16) - 2**63 for policy in policies})
-    replaced = {policy.key for policy in policies if policy.on_conflict not in KEEPING}
-    if len(replaced) > 1:
-        # Jobs that give way are locked key by key below, in batch order. Everything else locks
-        # jobs in id order.
-        live = Job.objects.filter(unique_key__in=replaced).exclude(state__in=sorted(TERMINAL))
-        list(live.order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def _stored(policy: UniquePolicy) -> list[Job]:

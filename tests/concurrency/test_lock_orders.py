@@ -159,3 +159,22 @@ def test_a_batch_of_unique_jobs_replaces_others_in_the_order_of_their_ids():
 
     assert Job.objects.filter(state=State.CANCELLED).count() == 2
     assert Job.objects.filter(state=State.AVAILABLE).count() == 2
+
+
+LIVE = ["available", "active", "scheduled", "retryable", "pending"]
+
+
+def test_the_end_of_a_job_begins_a_step_under_the_key_under_which_the_job_is_replaced():
+    unique = {"keys": ["type"], "on_conflict": "replace", "states": LIVE}
+    steps = [{"type": "a", "args": [n], "options": {"unique": unique}} for n in (1, 2)]
+    engine.create_workflow(plan_of({"type": "chain", "steps": steps}, timezone.now()))
+    (first,) = engine.claim(["default"])
+
+    while_it_waits(
+        lambda: lock(Job, first.id),
+        lambda: enqueue({"args": [3], "unique": unique}),
+        then=lambda: engine.complete([Completion(first.id)]),
+    )
+
+    states = {job.args[0]: job.state for job in Job.objects.all()}
+    assert states == {1: "completed", 2: "cancelled", 3: "available"}
