@@ -122,8 +122,14 @@ class Released(NamedTuple):
     """Whether there may be more dependents: see `leave`."""
 
 
-def release(jobs: Collection[Job]) -> Released:
-    """Release the dependents of these jobs, which have ended, along `MOST` edges at most."""
+def release(jobs: Collection[Job], *, patient: bool = False) -> Released:
+    """Release the dependents of these jobs, which have ended, along `MOST` edges at most.
+
+    Args:
+        patient: wait for dependents that are locked and older than what they wait for. Otherwise
+            they are left for later: the caller may hold what they wait for, and whoever locks
+            both locks the older one first.
+    """
     ended = {job.pk: job.state for job in jobs}
     if not ended:
         return Released()
@@ -138,6 +144,9 @@ def release(jobs: Collection[Job]) -> Released:
         return Released()
     has_more = len(edges) > MOST
     del edges[MOST:]
+    if not patient and (busy := _busy({edge[1] for edge in edges if edge[1] < edge[2]})):
+        edges = [edge for edge in edges if edge[1] not in busy]
+        has_more = True
     Dependency.objects.filter(Among("pk", [edge[0] for edge in edges])).update(settled=True)
     waiters = {edge[1] for edge in edges}
     # Locked before checking what each still waits for: see above.
@@ -162,6 +171,14 @@ def release(jobs: Collection[Job]) -> Released:
     _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
     cancelled = cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
     return Released(len(edges), cancelled, has_more)
+
+
+def _busy(ids: Collection[UUID]) -> set[UUID]:
+    """Lock these jobs; return those that other transactions have locked."""
+    if not ids or not connection().features.has_select_for_update_skip_locked:
+        return set()
+    jobs = Job.objects.filter(Among("pk", ids)).order_by("pk").select_for_update(skip_locked=True)
+    return set(ids) - set(jobs.values_list("pk", flat=True))
 
 
 @compiled_once

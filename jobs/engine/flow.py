@@ -75,10 +75,10 @@ def release_dependents(job_ids: Sequence[UUID]) -> None:
             dependencies.leave(job_ids)
 
 
-def _release(job_ids: Sequence[UUID]) -> dependencies.Released:
+def _release(job_ids: Sequence[UUID], *, patient: bool = False) -> dependencies.Released:
     # A job that was retried meanwhile has not ended.
     jobs = Job.objects.filter(Among("pk", job_ids), finished_at__isnull=False)
-    return dependencies.release(jobs.only("state"))
+    return dependencies.release(jobs.only("state"), patient=patient)
 
 
 def _left() -> QuerySet[PendingRelease]:
@@ -110,7 +110,7 @@ def _release_next() -> int | None:
         job_id = rows.values_list("pk", flat=True).first()
         if job_id is None:
             return None
-        released = _release([job_id])
+        released = _release([job_id], patient=True)
         ended += released.cancelled
         if not released.has_more:
             _left().filter(pk=job_id).delete()

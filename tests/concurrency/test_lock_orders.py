@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Completion, Failure
-from jobs.models import Job, Queue, RateLimit, Workflow
+from jobs.models import Job, PendingRelease, Queue, RateLimit, Workflow
 from jobs.spec.batches import new_jobs
 from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
@@ -123,15 +123,6 @@ def test_a_full_queue_drops_a_job_while_its_oldest_is_locked():
     assert oldest in available
 
 
-def test_a_full_queue_waits_for_a_job_if_there_is_no_other_to_drop():
-    engine.queues.configure("default", {"max_depth": 1, "strategy": "drop_oldest"})
-    (oldest,) = enqueue({})
-
-    while_it_waits(lambda: engine.prioritize(oldest.pk, 5), lambda: enqueue({"type": "b"}))
-
-    assert [job.type for job in Job.objects.filter(state=State.AVAILABLE)] == ["b"]
-
-
 def test_failures_of_several_rate_limits_hold_them_in_one_order():
     limit = {"concurrency": 5}
     jobs = enqueue({"rate_limit": {"key": "b"} | limit}, {"rate_limit": {"key": "a"} | limit})
@@ -178,3 +169,56 @@ def test_the_end_of_a_job_begins_a_step_under_the_key_under_which_the_job_is_rep
 
     states = {job.args[0]: job.state for job in Job.objects.all()}
     assert states == {1: "completed", 2: "cancelled", 3: "available"}
+
+
+def test_a_full_queue_waits_for_its_last_job_while_a_unique_job_replaces_that():
+    engine.queues.configure("default", {"max_depth": 1, "strategy": "drop_oldest"})
+    unique = {"keys": ["type"], "on_conflict": "replace"}
+    (replaced,) = enqueue({"args": [1], "unique": unique})
+
+    while_it_waits(
+        lambda: lock(Job, replaced.pk),
+        lambda: enqueue({"type": "b", "args": [3]}),
+        then=lambda: enqueue({"args": [2], "unique": unique}),
+    )
+
+    states = {job.args[0]: job.state for job in Job.objects.all()}
+    assert states == {1: "cancelled", 2: "discarded", 3: "available"}
+
+
+def waiter_and_predecessor() -> tuple[Job, Job]:
+    """Make a running job, and one created before it that waits for it."""
+    (waiter,) = new_jobs([{"type": "waiter", "args": []}], timezone.now())
+    (predecessor,) = enqueue({})
+    assert waiter.id < predecessor.pk
+    engine.enqueue_after([waiter], {waiter.id: [predecessor.pk]})
+    engine.claim(["default"])
+    return Job.objects.get(pk=waiter.id), predecessor
+
+
+def test_a_job_ends_while_it_is_cancelled_with_one_that_waits_for_it_and_is_older():
+    waiter, predecessor = waiter_and_predecessor()
+
+    while_it_waits(
+        lambda: lock(Job, predecessor.pk),
+        lambda: engine.cancel_jobs([predecessor.pk, waiter.pk]),
+        then=lambda: engine.complete([Completion(predecessor.pk)]),
+    )
+    engine.release_more()
+
+    assert Job.objects.get(pk=predecessor.pk).state == State.COMPLETED
+    assert Job.objects.get(pk=waiter.pk).state == State.CANCELLED
+    assert not PendingRelease.objects.exists()
+
+
+def test_an_older_job_that_is_locked_when_what_it_waits_for_ends_is_released_afterwards():
+    waiter, predecessor = waiter_and_predecessor()
+
+    while_it_waits(
+        lambda: lock(Job, waiter.pk), lambda: engine.complete([Completion(predecessor.pk)])
+    )
+    assert Job.objects.get(pk=waiter.pk).state == State.PENDING
+    engine.release_more()
+
+    assert Job.objects.get(pk=waiter.pk).state == State.AVAILABLE
+    assert not PendingRelease.objects.exists()
