@@ -22,7 +22,7 @@ from . import queue_policy, schemas
 SHARED = {"has_limits": True, "has_tenants": True, "is_guarded": True}
 
 # Index probes for each queue, and for each queue of a tenant with a limit of active jobs, however
-# many jobs wait there.
+# many jobs wait there. EXISTS would not do: for it, PostgreSQL may read all jobs with a rate limit.
 UNMARKED = """
     WITH RECURSIVE waiting (queue) AS (
         SELECT (SELECT min(queue) FROM ojs_jobs_job WHERE state = 'available')
@@ -51,10 +51,10 @@ UNMARKED = """
          WHERE queue IS NOT NULL
     ), needed (queue, is_limited, is_shared) AS (
         SELECT queue,
-               EXISTS (SELECT 1
-                         FROM ojs_jobs_job AS job
-                        WHERE job.state = 'available'
-                          AND job.queue = waiting.queue AND job.rate_key > ''),
+               (SELECT min(job.rate_key)
+                  FROM ojs_jobs_job AS job
+                 WHERE job.state = 'available'
+                   AND job.queue = waiting.queue AND job.rate_key > '') IS NOT NULL,
                queue IN (SELECT queue FROM waiting_of WHERE queue IS NOT NULL)
           FROM waiting
          WHERE queue IS NOT NULL

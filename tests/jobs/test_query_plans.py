@@ -16,7 +16,8 @@ import pytest
 from django.db.models.functions import Now
 
 from jobs import engine
-from jobs.models import DeadJob, Job, Queue
+from jobs.engine import queue_marks
+from jobs.models import DeadJob, Job, Queue, Tenant
 from jobs.record import dashboard
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import WAITING, State
@@ -201,6 +202,26 @@ def test_a_shared_queue_is_read_tenant_by_tenant(big_table):
         found = plan(*statement)
         assert indexes(found) == {"ojs_job_project"}
         assert "Sort" not in found
+
+
+def test_queues_that_lack_a_mark_are_found_by_probes_of_indexes(big_table):
+    """However many jobs wait in each of them."""
+    with rolled_back():
+        Tenant.objects.bulk_create(
+            Tenant(name=f"tenant-{number}", max_concurrency=1) for number in range(50)
+        )
+        waiting = Job.objects.filter(state=State.AVAILABLE)
+        waiting.filter(queue="queue-1").update(project="tenant-1")
+        waiting.filter(queue="queue-2").update(rate_key="k")
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE ojs_jobs_job, ojs_jobs_tenant")
+
+        found = plan(queue_marks.UNMARKED, ())
+        marked = queue_marks.mend()
+
+    assert indexes(found) == {"ojs_job_fetchable", "ojs_job_project"}
+    assert "Bitmap" not in found and "Sort" not in found
+    assert marked == 5
 
 
 def in_order(found: str) -> None:
