@@ -38,7 +38,7 @@ from ..spec.bulk_requests import LONGEST_KEY, Bulk, BulkChange, BulkEnqueue
 from ..spec.fields import refuse
 from ..spec.validation import NewJob, new_job
 from ..store import clock
-from ..store.database import alias, atomic
+from ..store.database import alias, atomic, connection
 from .selection import Selection
 from .verbs import enqueued, trace
 
@@ -167,8 +167,12 @@ class BulkViewSet(OJSViewSet):
 Stored = dict[int, NewJob | OJSError]
 
 
-def _store(jobs: dict[int, NewJob]) -> Stored:
-    """Enqueue as many as possible in one batch; if a batch is refused, try its halves (§5.3)."""
+def _store(jobs: dict[int, NewJob], *, locked: bool = False) -> Stored:
+    """Enqueue as many as possible in one batch; if a batch is refused, try its halves (§5.3).
+
+    Args:
+        locked: the transaction holds what the jobs need.
+    """
     if not jobs:
         return {}
     # A refused attempt modifies unique jobs.
@@ -179,10 +183,13 @@ def _store(jobs: dict[int, NewJob]) -> Stored:
     except ONE_BY_ONE as refusal:
         if len(jobs) == 1:
             return {next(iter(jobs)): refusal}
+        if not locked and connection().in_atomic_block:
+            # The halves keep their locks, and those of both must be in one order.
+            engine.lock_for(list(jobs.values()))
         indexes = list(jobs)
         middle = len(indexes) // 2
         halves = (indexes[:middle], indexes[middle:])
-        found = [_store({index: jobs[index] for index in half}) for half in halves]
+        found = [_store({index: jobs[index] for index in half}, locked=True) for half in halves]
         return found[0] | found[1]
     return dict(fresh)
 

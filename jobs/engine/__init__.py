@@ -57,7 +57,7 @@ from .failure import fail, is_final
 from .flow import release_more, repair
 from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
-from .insertion import forget_queues
+from .insertion import forget_queues, lock_for
 from .lineage import children_of, find_lineage, lineage_of
 from .outcomes import Outcome
 from .progress import ProgressState, progress_of, progress_state, report_progress
@@ -139,6 +139,7 @@ __all__ = [
     "limits",
     "lineage_of",
     "lock_deletable",
+    "lock_for",
     "matching_types",
     "not_dead",
     "pause",

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from ..models import Event as EventRow
-from ..models import Job, JobError, RateLimit
+from ..models import Job, JobError
 from ..record.events import PREVIOUS, discarded_events, job_event, record
 from ..signals import jobs_failed, send_on_commit
 from ..spec.lifecycle import State
@@ -66,9 +66,7 @@ def _hold_limits(settled: Sequence[Settled]) -> None:
     ]
     keys = {key for key, _, _ in held}
     if len(keys) > 1:
-        # In the order in which a fetch locks them.
-        rows = RateLimit.objects.filter(pk__in=keys).order_by("pk").select_for_update()
-        list(rows.values_list("pk", flat=True))
+        limits.lock(keys)
     for key, until, message in held:
         limits.hold(key, until, message)
 

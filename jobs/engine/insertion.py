@@ -23,13 +23,23 @@ from ..errors import (
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
 from ..spec.batches import in_parts, representatives
+from ..spec.tenants import default_tenant
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.contract import ANY_REGISTRY, stamp
 from ..store.database import atomic, on_commit
 from ..store.stores import store
-from . import bounds, limits, lineage, maintenance, queue_marks, queue_policy, schemas, tenants
-from .unique import Conflicts
+from . import (
+    bounds,
+    limits,
+    lineage,
+    maintenance,
+    queue_marks,
+    queue_policy,
+    schemas,
+    tenants,
+    unique,
+)
 
 BATCH = 1000
 CLOSED = (
@@ -61,11 +71,24 @@ def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
         with _unless_stored(new):
             maintenance.refuse_jobs()
     stamp(new, clock.now())
-    conflicts = Conflicts(new)
+    conflicts = unique.Conflicts(new)
     kept = conflicts.settle()
     ended = _insert_into_queues(kept)
     conflicts.cancel_replaced()
     return conflicts.ended + ended
+
+
+def lock_for(new: Sequence[NewJob]) -> None:
+    """Lock what these jobs need, in the order of an enqueue of all of them.
+
+    For those who enqueue them one after another in one transaction. Queues are made.
+    """
+    unique.lock([job.unique for job in new if job.unique])
+    unknown = _unknown_queues({job.queue for job in new})
+    queue_policy.make(unknown, queue_policy.default_policy())
+    queue_marks.lock(new, at_once=True)
+    tenants.locked({job.project or default_tenant() for job in new})
+    limits.lock({job.rate_key for job in new if job.rate_limit})
 
 
 def _insert_into_queues(new: Sequence[NewJob]) -> list[UUID]:

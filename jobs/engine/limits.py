@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -59,9 +59,7 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
         return
     with atomic():
         if len(changed) > 1:
-            # In the order in which a fetch locks them: the database's collation, not Python's.
-            rows = RateLimit.objects.filter(pk__in=changed).order_by("pk").select_for_update()
-            list(rows.values_list("pk", flat=True))
+            lock(changed)
         # The new policy may open a key that the old one had closed.
         RateLimit.objects.bulk_create(
             [RateLimit(key=key, policy=wanted[key], updated_at=clock.now()) for key in changed],
@@ -69,6 +67,12 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
             unique_fields=["key"],
             update_fields=["policy", "closed_until", "updated_at"],
         )
+
+
+def lock(keys: Collection[str]) -> None:
+    """Lock the policies in the order in which a fetch does: the database's, not Python's."""
+    rows = RateLimit.objects.filter(pk__in=keys).order_by("pk").select_for_update()
+    list(rows.values_list("pk", flat=True))
 
 
 def keys_waiting(queue: str) -> list[str]:

@@ -90,11 +90,17 @@ def prepare_new(new: Sequence[NewJob]) -> None:
     mark(limited | shared, limited, shared)
 
 
-def lock(new: Sequence[NewJob]) -> None:
-    """Lock the queues that must admit these jobs or must be marked, in the order of fetches."""
+def lock(new: Sequence[NewJob], *, at_once: bool = False) -> None:
+    """Lock the queues that must admit these jobs or must be marked, in the order of fetches.
+
+    Args:
+        at_once: even if no queue must be marked. Otherwise those that must admit them are locked
+            as they do.
+    """
     limited, shared = _marks_of(new)
     limited, shared = _unmarked(limited | shared, limited, shared)
-    if lacking := limited | shared:
+    lacking = limited | shared
+    if lacking or at_once:
         locked = Q(is_guarded=True) | Q(pk__in=lacking)
         _lock(Queue.objects.filter(locked, pk__in={job.queue for job in representatives(new)}))
 

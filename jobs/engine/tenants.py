@@ -8,7 +8,7 @@ of other tenants cost nothing, and a new limit is in force at once, in every pro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -112,8 +112,12 @@ def admit(new: Sequence[NewJob]) -> None:
     found: dict[str, list[NewJob]] = {}
     for job in new:
         found.setdefault(job.project or default_tenant(), []).append(job)
-    for tenant in Tenant.objects.filter(pk__in=found).order_by("pk").select_for_update():
+    for tenant in locked(found):
         _admit(tenant, found[tenant.pk])
+
+
+def locked(names: Collection[str]) -> list[Tenant]:
+    return list(Tenant.objects.filter(pk__in=names).order_by("pk").select_for_update())
 
 
 def give_fallback(new: Sequence[NewJob]) -> None:

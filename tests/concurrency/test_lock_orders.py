@@ -222,3 +222,67 @@ def test_an_older_job_that_is_locked_when_what_it_waits_for_ends_is_released_aft
 
     assert Job.objects.get(pk=waiter.pk).state == State.AVAILABLE
     assert not PendingRelease.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("atomicity", "status", "stored"), [("atomic", 422, 0), ("partial", 207, 2)]
+)
+def test_a_bulk_request_of_which_a_job_is_refused_holds_its_queues_in_one_order(
+    api, atomicity, status, stored
+):
+    for name in ("a", "b"):
+        engine.queues.configure(name, {"max_depth": 10})
+    unique = {"keys": ["type"]}
+    enqueue({"type": "only", "unique": unique})
+    documents = [
+        {"type": "a", "args": [], "options": {"queue": "b"}},
+        {"type": "a", "args": [], "options": {"queue": "a"}},
+        {"type": "only", "args": [], "unique": unique},
+    ]
+    # With a key, a partial request is one transaction too.
+    body = {"jobs": documents, "atomicity": atomicity, "idempotency_key": "k"}
+
+    reply = while_it_waits(
+        lambda: lock(Queue, "a"),
+        lambda: api.send("jobs/bulk", body),
+        then=lambda: lock(Queue, "b"),
+    )
+
+    assert reply.status_code == status
+    assert Job.objects.exclude(type="only").count() == stored
+
+
+def test_queues_are_marked_for_a_limited_tenant_in_the_order_of_fetches():
+    new = new_jobs(
+        [{"type": "a", "args": [], "options": {"queue": name}} for name in ("b", "a")],
+        timezone.now(),
+    )
+    for job in new:
+        job.project = "t"
+        # One after the other: an UPDATE reads the rows in the order in which they were written.
+        engine.enqueue([job])
+
+    while_it_waits(
+        lambda: lock(Queue, "a"),
+        lambda: engine.tenants.configure("t", {"max_concurrency": 1}),
+        then=lambda: lock(Queue, "b"),
+    )
+
+    assert set(Queue.objects.values_list("pk", "has_tenants")) == {("a", True), ("b", True)}
+
+
+def test_a_queue_is_marked_for_a_rate_limit_in_the_order_of_fetches():
+    engine.queues.configure("a", {"concurrency": 5})
+    engine.queues.configure("b", {"concurrency": 5, "max_depth": 10})
+    limit = {"key": "k", "concurrency": 1}
+
+    while_it_waits(
+        lambda: lock(Queue, "a"),
+        lambda: enqueue(
+            {"options": {"queue": "b"}}, {"options": {"queue": "a"}, "rate_limit": limit}
+        ),
+        then=lambda: lock(Queue, "b"),
+    )
+
+    assert Queue.objects.get(pk="a").has_limits
+    assert Job.objects.count() == 2
