@@ -171,21 +171,6 @@ def test_the_end_of_a_job_begins_a_step_under_the_key_under_which_the_job_is_rep
     assert states == {1: "completed", 2: "cancelled", 3: "available"}
 
 
-def test_a_full_queue_waits_for_its_last_job_while_a_unique_job_replaces_that():
-    engine.queues.configure("default", {"max_depth": 1, "strategy": "drop_oldest"})
-    unique = {"keys": ["type"], "on_conflict": "replace"}
-    (replaced,) = enqueue({"args": [1], "unique": unique})
-
-    while_it_waits(
-        lambda: lock(Job, replaced.pk),
-        lambda: enqueue({"type": "b", "args": [3]}),
-        then=lambda: enqueue({"args": [2], "unique": unique}),
-    )
-
-    states = {job.args[0]: job.state for job in Job.objects.all()}
-    assert states == {1: "cancelled", 2: "discarded", 3: "available"}
-
-
 def waiter_and_predecessor() -> tuple[Job, Job]:
     """Make a running job, and one created before it that waits for it."""
     (waiter,) = new_jobs([{"type": "waiter", "args": []}], timezone.now())
