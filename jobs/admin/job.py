@@ -162,7 +162,8 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Retry the confirmed jobs, and record it in the history of those that were retried."""
 
     def run(ids: list[Any]) -> list[Any]:
-        chosen = discarded(ids)
+        jobs = engine.lock_retriable(Job.objects.filter(pk__in=ids))
+        chosen = [job.pk for job in jobs]
         engine.retry(chosen)
         return chosen
 
@@ -216,12 +217,6 @@ def as_jobs(answer: Answer) -> Answer:
     """Turn the answer's objects into `Job`s, wherever they were listed: a job has one history."""
     jobs = [Job(pk=job.pk, type=job.type) for job in answer.objects]
     return replace(answer, objects=jobs)
-
-
-def discarded(ids: Collection[Any]) -> list[Any]:
-    """Lock those of `ids` that are discarded; return their keys."""
-    jobs = Job.objects.filter(pk__in=ids, state=State.DISCARDED)
-    return list(jobs.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 STATES = {

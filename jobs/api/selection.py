@@ -136,7 +136,8 @@ class Selection:
         }
 
     def _why_not(self, state: State, workflow: UUID | None) -> str:
-        if self.verb.deletes and state in self.verb.states:
+        is_spared = self.operation == "delete" or (self.operation == "retry" and workflow)
+        if is_spared and state in self.verb.states:
             return engine.bulk.why_spared(workflow, self.verb.did)
         return f"Job is in {state} state"
 

@@ -18,7 +18,7 @@ from ..record.events import PREVIOUS, job_event, record
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic
-from .control import cancel_jobs
+from .control import cancel_jobs, lock_retriable, retriable
 from .control import retry as retry_dead
 from .retention import erase, lock_deletable, unattached
 
@@ -35,6 +35,11 @@ def preview(jobs: JobQuerySet, *, most: int = MOST) -> tuple[int, bool]:
     are more."""
     found = jobs.order_by()[: most + 1].count()
     return min(found, most), found > most
+
+
+def again(jobs: JobQuerySet, *, cancelled: bool = False) -> JobQuerySet:
+    """What `retry` would retry."""
+    return retriable(jobs, cancelled=cancelled, also={State.RETRYABLE})
 
 
 def deletable(jobs: JobQuerySet) -> JobQuerySet:
@@ -73,24 +78,23 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
     Returns their ids (OJS bulk operations §7).
 
     Args:
-        cancelled: also cancelled jobs, except those of workflows (OJS admin API §7.4).
+        cancelled: see `retriable`.
     """
-    states = RETRIABLE | {State.CANCELLED} if cancelled else RETRIABLE
-    if cancelled:
-        jobs = jobs.exclude(state=State.CANCELLED, workflow__isnull=False)
 
     def move(batch: list[Job]) -> list[UUID]:
-        over = [job.pk for job in batch if job.state != State.RETRYABLE]
-        retry_dead(over, cancelled=cancelled)
+        over = Job.objects.these([job for job in batch if job.state != State.RETRYABLE])
+        moved = {job.pk for job in lock_retriable(over, cancelled=cancelled)}
+        retry_dead(moved, cancelled=cancelled)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
         Job.objects.these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
         data = {"retried": True, PREVIOUS: "retryable"}
         record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
         wakeup.notify({job.queue for job in backing_off})
-        return [job.pk for job in batch]
+        moved |= {job.pk for job in backing_off}
+        return [job.pk for job in batch if job.pk in moved]
 
-    return _in_batches(jobs.filter(state__in=sorted(states)), move, most)
+    return _in_batches(again(jobs, cancelled=cancelled), move, most)
 
 
 def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:

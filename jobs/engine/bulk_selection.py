@@ -31,12 +31,13 @@ class Operation:
     default: frozenset[State]
     act: Callable[..., list[UUID]]
     permission: str
-    deletes: bool = False
+    takes: Callable[[JobQuerySet], JobQuerySet] = JobQuerySet.all
+    """Those in these states that it would change."""
 
     def of(self, jobs: JobQuerySet) -> JobQuerySet:
         """Those that it would change."""
         # `bulk.cancel` itself would cancel active jobs, too.
-        return bulk.deletable(jobs) if self.deletes else jobs.filter(state__in=sorted(self.states))
+        return self.takes(jobs.filter(state__in=sorted(self.states)))
 
 
 OPERATIONS = {
@@ -54,6 +55,7 @@ OPERATIONS = {
         frozenset({State.DISCARDED}),
         bulk.retry,
         "retry_job",
+        bulk.again,
     ),
     "delete": Operation(
         "deleted",
@@ -61,7 +63,7 @@ OPERATIONS = {
         bulk.DELETABLE,
         bulk.delete,
         "discard_job",
-        deletes=True,
+        bulk.deletable,
     ),
 }
 

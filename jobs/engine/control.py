@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
 from django.db.models.functions import Now
 
 from ..errors import Conflict, InvalidTransition, JobNotFound, NotFound
-from ..models import Checkpoint, Job, Queue
+from ..models import Checkpoint, Job, Queue, Workflow, WorkflowState
+from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
 from ..spec import queue_config
@@ -24,7 +24,7 @@ from ..store import clock, wakeup
 from ..store.database import atomic
 from ..store.expressions import Among, JSONMerged
 from . import queue_marks, queue_policy
-from .dependencies import is_waiting
+from .dependencies import ended_with_workflow, is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
 from .retention import erase, lock_deletable
@@ -132,26 +132,54 @@ def prioritize(job_id: UUID, priority: int) -> Change:
     return change
 
 
+RETRIED = ("type", "queue", "state", "attempt", "meta", "rate_key", "project", "workflow_id")
+
+
+def retriable(
+    jobs: JobQuerySet, *, cancelled: bool = False, also: Collection[State] = ()
+) -> JobQuerySet:
+    """Return the discarded jobs that may run again: those that did not end with their workflow.
+
+    Args:
+        cancelled: also cancelled jobs (OJS admin API §7.4).
+        also: also jobs in these states.
+    """
+    states = {State.DISCARDED, *also}
+    if cancelled:
+        states.add(State.CANCELLED)
+    return jobs.filter(state__in=sorted(states)).exclude(ended_with_workflow())
+
+
+def lock_retriable(
+    jobs: JobQuerySet, *, cancelled: bool = False, skip_locked: bool = False
+) -> list[Job]:
+    """Lock the jobs that may run again, and their workflows; return these jobs.
+
+    Of a retry and a cancellation of the workflow, the later one sees the other.
+    """
+    rows = retriable(jobs, cancelled=cancelled).order_by("pk")
+    locked = rows.select_for_update(skip_locked=skip_locked)
+    found = list(locked.only(*RETRIED))
+    around = {job.workflow_id for job in found if job.workflow_id is not None}
+    if not around:
+        return found
+    workflows = Workflow.objects.filter(Among("pk", around)).order_by("-depth", "pk")
+    states = workflows.select_for_update().values_list("pk", "state")
+    over = {pk for pk, state in states if state == WorkflowState.CANCELLED}
+    return [job for job in found if job.workflow_id not in over]
+
+
 def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     """Take jobs out of the dead letter for fresh attempts; return how many (OJS dead letter §6).
 
     The error history stays, so that a second failure can be compared with the first.
 
     Args:
-        cancelled: also cancelled jobs (OJS admin API §7.4). Not those of a workflow: it may never
-            have reached them.
+        cancelled: see `retriable`.
     """
     now = clock.now()
-    wanted = Q(state=State.DISCARDED)
-    if cancelled:
-        wanted |= Q(state=State.CANCELLED, workflow__isnull=True)
     with atomic():
-        jobs = list(
-            Job.objects.filter(wanted, Among("pk", job_ids))
-            .select_for_update()
-            .order_by("pk")
-            .only("type", "queue", "state", "attempt", "meta", "rate_key", "project")
-        )
+        jobs = lock_retriable(Job.objects.filter(Among("pk", job_ids)), cancelled=cancelled)
         queue_marks.prepare(jobs)
         _count_replays(jobs, now)
         moved = Job.objects.these(jobs).transition(
@@ -198,13 +226,17 @@ def retry_one(job_id: UUID, override: Override | None = None) -> Job:
 
     Raises:
         NotFound: there is none with this id in the dead letter.
+        InvalidTransition: its workflow was cancelled.
     """
     with atomic():
+        dead = Job.objects.filter(pk=job_id, state=State.DISCARDED)
+        if not lock_retriable(dead):
+            job = dead.first()
+            raise not_dead(job_id) if job is None else _not_retriable(job)
         # Before it is available: no worker gets it as it was.
         if override is not None:
             _change(job_id, override)
-        if not retry([job_id]):
-            raise not_dead(job_id)
+        retry([job_id])
     return Job.objects.get(pk=job_id)
 
 
@@ -225,21 +257,25 @@ def retry_finished(job_id: UUID) -> Change:
 
     Raises:
         JobNotFound: there is no such job.
-        InvalidTransition: it is in another state, or was cancelled with its workflow.
+        InvalidTransition: it is in another state, or its workflow was cancelled.
     """
     with atomic():
         job = _locked(job_id)
         if not retry([job_id], cancelled=True):
-            mine = " of a workflow" if job.state == State.CANCELLED else ""
-            raise InvalidTransition(
-                f"Cannot retry job{mine} in state '{job.state}'. "
-                "Only discarded and cancelled jobs can be retried.",
-                job_id=str(job_id),
-                current_state=str(job.state),
-            )
+            raise _not_retriable(job)
         previous = State(job.state)
         job.refresh_from_db()
     return Change(job, previous)
+
+
+def _not_retriable(job: Job) -> InvalidTransition:
+    mine = {State.CANCELLED: " of a workflow", State.DISCARDED: " of a cancelled workflow"}
+    return InvalidTransition(
+        f"Cannot retry job{mine.get(State(job.state), '')} in state '{job.state}'. "
+        "Only discarded and cancelled jobs can be retried.",
+        job_id=str(job.pk),
+        current_state=str(job.state),
+    )
 
 
 def delete_dead(job_ids: Collection[UUID]) -> int:

@@ -10,7 +10,7 @@ from ..spec.timestamps import parse_timestamp
 from ..store import looks
 from ..store.database import atomic, connection
 from ..store.expressions import Among, JSONMerged
-from .control import retry
+from .control import lock_retriable, retriable, retry
 
 BATCH_SIZE = 500
 FROM = "ojs.dead_letter.queue"
@@ -37,7 +37,7 @@ def forward_dead() -> int:
 
 
 def _forward(name: str, target: str, since: str | None) -> int:
-    dead = Job.objects.dead().filter(queue=name).exclude(meta__has_key=FROM)
+    dead = retriable(Job.objects.dead()).filter(queue=name).exclude(meta__has_key=FROM)
     if since is not None:
         dead = dead.filter(finished_at__gte=parse_timestamp(since))
     found = list(dead.order_by("pk").values_list("pk", flat=True)[:BATCH_SIZE])
@@ -46,8 +46,8 @@ def _forward(name: str, target: str, since: str | None) -> int:
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # Looked at again under their locks: an operator may have retried or deleted some.
-        locked = dead.filter(Among("pk", found)).order_by("pk").select_for_update(skip_locked=skip)
-        ids = list(locked.values_list("pk", flat=True))
+        chosen = lock_retriable(dead.filter(Among("pk", found)), skip_locked=skip)
+        ids = [job.pk for job in chosen]
         if not ids:
             return 0
         Job.objects.filter(Among("pk", ids)).update(

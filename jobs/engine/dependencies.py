@@ -295,6 +295,15 @@ def strays() -> JobQuerySet:
     return jobs
 
 
+def ended_with_workflow() -> Q:
+    """Whether a job of the outer query never runs again, whatever its state (workflows §11.3).
+
+    Its workflow was cancelled, or may never have reached it.
+    """
+    around = Workflow.objects.filter(pk=OuterRef("workflow"), state=WorkflowState.CANCELLED)
+    return Q(state=State.CANCELLED, workflow__isnull=False) | Q(Exists(around))
+
+
 def is_in_vain() -> Q:
     """Whether a job of the outer query was cancelled as a job it depends on did not complete."""
     edges = Dependency.objects.filter(waiter=OuterRef("pk"), condition=Dependency.SUCCESS)

@@ -733,6 +733,33 @@ def test_the_attempt_that_is_under_way_when_a_workflow_is_cancelled_is_the_last(
     assert (told.type, told.data["reason"]) == ("job.cancelled", "Its workflow was cancelled.")
 
 
+def test_a_dead_job_of_a_cancelled_workflow_is_not_retried(api):
+    group = create(api, type="group", jobs=[job("dies"), job("runs")])
+    fetched = {one["type"]: one["id"] for one in api.fetch("default", count=2)}
+    api.nack(fetched["dies"], retryable=False)
+    assert api.delete(f"/ojs/v1/workflows/{group['id']}").status_code == 200
+
+    replies = [
+        api.send(f"dead-letter/{fetched['dies']}/retry", {}),
+        api.send(f"admin/dead-letter/{fetched['dies']}/retry", {}),
+        api.send(f"admin/jobs/{fetched['dies']}/retry", {}),
+    ]
+
+    assert [reply.status_code for reply in replies] == [409, 409, 409]
+    by_id = api.send("jobs/bulk/retry", {"job_ids": [fetched["dies"]]}).json()["items"][0]
+    assert by_id["reason"] == "Job belongs to a workflow and cannot be retried without it"
+    by_filter = api.send("jobs/bulk/retry", {"filter": {"type": "dies"}}).json()
+    assert (by_filter["retried"], by_filter["has_more"]) == (0, False)
+    change = {"filter": {"type": "dies"}, "confirm": True}
+    report = api.send("admin/jobs/bulk/retry", change).json()
+    assert (report["succeeded"], report["failed"], report["has_more"]) == (0, 1, False)
+    assert engine.retry([UUID(fetched["dies"])]) == 0
+    engine.queues.configure("default", {"dead_letter_queue": "dead"})
+    assert engine.forward_dead() == 0
+    assert Job.objects.get(type="dies").state == State.DISCARDED
+    assert api.fetch("default", "dead") == []
+
+
 def test_a_compensation_inside_a_cancelled_workflow_is_retried(api):
     saga = {"type": "chain", "steps": [job("a") | {"compensate": job("undo")}, job("b")]}
     group = create(api, type="group", jobs=[saga, job("c", queue="other")])

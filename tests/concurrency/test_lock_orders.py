@@ -94,6 +94,32 @@ def test_a_nested_workflow_that_begins_while_the_one_around_it_is_cancelled_is_c
     assert states == {"a": "completed", "b": "cancelled", "c": "cancelled"}
 
 
+def test_a_dead_job_is_not_retried_while_its_workflow_is_cancelled():
+    jobs = graph(dies=[], other=[])
+    engine.claim(["default"], count=2)
+    engine.fail([Failure(jobs["dies"].pk, retryable=False)])
+
+    while_it_waits(
+        lambda: engine.cancel_workflow(Workflow.objects.get().pk),
+        lambda: engine.retry([jobs["dies"].pk]),
+    )
+
+    assert Job.objects.get(type="dies").state == State.DISCARDED
+
+
+def test_a_dead_job_retried_while_its_workflow_is_cancelled_is_cancelled_with_it():
+    jobs = graph(dies=[], other=[])
+    engine.claim(["default"], count=2)
+    engine.fail([Failure(jobs["dies"].pk, retryable=False)])
+
+    while_it_waits(
+        lambda: engine.retry([jobs["dies"].pk]),
+        lambda: engine.cancel_workflow(Workflow.objects.get().pk),
+    )
+
+    assert Job.objects.get(type="dies").state == State.CANCELLED
+
+
 def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
     jobs = graph(last=["middle"], middle=["first"], first=[])
     engine.claim(["default"])

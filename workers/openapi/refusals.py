@@ -90,6 +90,7 @@ KEPT = refuses(
     "The workflow of the job has not ended, other jobs wait for it, or a row of the site's own "
     "keeps it.",
 )
+CANCELLED_AROUND = refuses(Conflict, "The workflow of the job was cancelled.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
 FULL = (

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
 from rest_framework.response import Response
 
 from ...engine import bulk
+from ...engine.dependencies import ended_with_workflow
 from ...engine.retention import attached
 from ...http.request import Request
 from ...models import Job
@@ -47,7 +47,6 @@ class Verb:
     """The others, of any state."""
 
 
-CANCELLED_WITH_WORKFLOW = Q(workflow__isnull=False, state=State.CANCELLED)
 VERBS = {
     "retry": Verb(
         "retried",
@@ -55,8 +54,8 @@ VERBS = {
         bulk.RETRIABLE | {State.CANCELLED},
         frozenset({State.DISCARDED}),
         bulk.retry,
-        lambda jobs: jobs.filter(CANCELLED_WITH_WORKFLOW),
-        lambda jobs: jobs.exclude(CANCELLED_WITH_WORKFLOW),
+        lambda jobs: jobs.filter(ended_with_workflow()),
+        lambda jobs: jobs.exclude(ended_with_workflow()),
     ),
     "cancel": Verb("cancelled", "cancel_job", bulk.CANCELLABLE, bulk.CANCELLABLE, bulk.cancel),
     "delete": Verb(

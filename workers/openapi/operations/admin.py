@@ -14,7 +14,7 @@ from jobs.spec.operator_requests import (
 )
 
 from ..operation import Operation, Reply
-from ..refusals import KEPT, NO_JOB, refuses
+from ..refusals import CANCELLED_AROUND, KEPT, NO_JOB, refuses
 from ..schema import COUNT, TIME, array, boolean, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
@@ -157,7 +157,8 @@ OPERATIONS = {
         "Admin",
         "Give a discarded or cancelled job fresh attempts",
         {200: DETAIL},
-        refusals=NO_JOB + refuses(Conflict, "The job is in neither state."),
+        refusals=NO_JOB
+        + refuses(Conflict, "The job is in neither state, or its workflow was cancelled."),
         **WHY,
     ),
     ("GET", f"{BASE}/dead-letter"): Operation("Admin", "Search the dead letter", {200: LINES}),
@@ -219,7 +220,7 @@ OPERATIONS = {
         "Admin",
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
-        refusals=NOT_DEAD,
+        refusals=NOT_DEAD + CANCELLED_AROUND,
         **WHY | {"body": RetryDeadFor},
     ),
     ("GET", f"{BASE}/stats/history"): Operation(

@@ -14,7 +14,7 @@ from jobs.spec.operator_requests import RetryDead
 from jobs.store import standby
 
 from ..operation import Operation, Reply
-from ..refusals import KEPT, NO_JOB, refuses
+from ..refusals import CANCELLED_AROUND, KEPT, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -203,7 +203,7 @@ OPERATIONS = {
         body=RetryDead,
         example={"override": {"queue": "slow", "retry": {"max_attempts": 1}}},
         optional=True,
-        refusals=NOT_DEAD,
+        refusals=NOT_DEAD + CANCELLED_AROUND,
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
