@@ -22,6 +22,7 @@ from jobs.record import tracing
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.spec import reserved, worker_ids
+from jobs.spec.reports import LARGEST_ABOUT, measure
 from jobs.store import clock
 from jobs.store.database import atomic
 
@@ -76,8 +77,11 @@ def register(
     Raises:
         WorkerExists: an active worker has the id, and the claim does not cover it.
         ForeignWorker: the key belongs to a project, and the name to another one or to none.
-        InvalidRequest: a new worker's id has control characters.
+        InvalidRequest: a new worker's id has control characters, or its registration, where it is
+            kept as it was sent, is too large.
     """
+    if description.details is not None:
+        measure(description.details, "", LARGEST_ABOUT)
     now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()

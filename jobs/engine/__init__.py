@@ -60,7 +60,7 @@ from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
 from .insertion import forget_queues, lock_for
 from .lineage import children_of, find_lineage, lineage_of
-from .outcomes import Outcome
+from .outcomes import Outcome, refuse
 from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
@@ -159,6 +159,7 @@ __all__ = [
     "queue_policy",
     "queues",
     "reclaim",
+    "refuse",
     "register_cron",
     "register_specs",
     "release_more",

@@ -14,6 +14,7 @@ from ..signals import finish_refused, send_on_commit
 from ..spec.lifecycle import State
 from ..spec.reports import Completion, Failure
 from ..store import clock
+from ..store.database import atomic
 from ..store.rows import insert_rows
 
 
@@ -87,6 +88,14 @@ def explain(
             operation=operation,
             worker_id=refusal.worker_id,
         )
+
+
+def refuse(item: Completion | Failure) -> Outcome:
+    """Refuse an outcome that one worker sent in the name of another, and record the refusal."""
+    outcome = Outcome(item.job_id)
+    with atomic():
+        explain([item], [outcome], "ack" if isinstance(item, Completion) else "fail")
+    return outcome
 
 
 def _refusal(item: Completion | Failure, job: Job, operation: str) -> Conflict:

@@ -14,6 +14,7 @@ from ..errors import JobNotFound
 from ..models import Job, ProgressReport
 from ..record.events import job_event, record
 from ..spec.lifecycle import State
+from ..spec.reports import measure_progress
 from ..store import clock
 from ..store.database import atomic
 
@@ -52,7 +53,9 @@ def report_progress(
 
     Raises:
         JobNotFound: there is no such job.
+        InvalidRequest: the data is too large.
     """
+    measure_progress(data)
     held = Job.objects.active().filter(pk=job_id)
     if worker_id is not None:
         held = held.filter(reserved_by=worker_id)

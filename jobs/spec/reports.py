@@ -1,4 +1,4 @@
-"""Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6).
+"""Workers' reports about their jobs (OJS core §7.3, §7.4; worker protocol §5.6), and themselves.
 
 People read the texts of a failure, so it is never refused for what they contain: they are made
 legible and, if they are too long, cut.
@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 
 from .error_texts import legible
-from .fields import wrong_type
+from .fields import refuse, wrong_type
 from .jsonable import DEEPEST
 from .members import LARGEST, Listed, Member, Schema
 
@@ -24,6 +24,9 @@ LONGEST_MESSAGE = LARGEST_DETAILS = 2**20
 """Characters, and bytes of JSON."""
 LONGEST_DETAIL = 1_000
 """Characters of each text in details that are too large."""
+LARGEST_PROGRESS = LARGEST_ABOUT = 64 * 1024
+"""Bytes of JSON: the data of a progress report (OJS progress §5.2 recommends 4 KB); a registration
+that is kept as it was sent, and a worker's statistics."""
 BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
 
@@ -140,15 +143,44 @@ class ErrorTexts(Listed[str]):
         return self.each.json_schema()
 
 
-def fitting(details: dict[str, Any]) -> dict[str, Any]:
-    """Return details of a failure as they are stored: in those that are too large, texts are cut;
-    if that does not suffice, they are omitted.
+def measure(value: Any, place: str, most: int) -> None:
+    """Refuse JSON of more than `most` bytes.
+
+    Args:
+        place: its name in the request; empty if it is the request itself.
+
+    Raises:
+        InvalidRequest: it is too large.
     """
-    if len(orjson.dumps(details)) <= LARGEST_DETAILS:
+    size = len(orjson.dumps(value))
+    if size > most:
+        what = f"The '{place}' field" if place else "The request"
+        message = f"{what} may have at most {most} bytes of JSON, not {size}."
+        raise refuse(place, message, validation="max_length", limit=most)
+
+
+def measure_progress(data: dict[str, Any] | None, place: str = "data") -> None:
+    """Refuse progress data that is too large.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    if data is not None:
+        measure(data, place, LARGEST_PROGRESS)
+
+
+def fitting(details: dict[str, Any], most: int = LARGEST_DETAILS) -> dict[str, Any]:
+    """Return details of a failure, or other notes, as they are stored: in those that are too large,
+    texts are cut; if that does not suffice, they are omitted.
+
+    Args:
+        most: bytes of JSON.
+    """
+    if len(orjson.dumps(details)) <= most:
         return details
     cut: dict[str, Any] = _cut(details)
     size = len(orjson.dumps(cut))
-    return cut if size <= LARGEST_DETAILS else {"omitted": f"{size} bytes of JSON"}
+    return cut if size <= most else {"omitted": f"{size} bytes of JSON"}
 
 
 def _cut(value: Any) -> Any:

@@ -55,6 +55,8 @@ QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
 MOST_QUEUES = 1_000
 """Queues of one fetch, which searches them one after the other."""
+MOST_LABELS = 1_000
+"""Labels of a worker; also its capabilities."""
 TYPE_LENGTH = 255
 META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
@@ -129,6 +131,18 @@ class QueueNames(Texts):
         names = super().check(value, place)
         reserved.refuse_queues(names, place)
         return names
+
+
+class Labels(Texts):
+    """The labels of a worker."""
+
+    def __init__(self, about: str = "") -> None:
+        super().__init__(
+            about,
+            most=MOST_LABELS,
+            sentence="The '{name}' field may name at most {most} labels, not {size}.",
+            details={"validation": "max_items", "limit": MOST_LABELS},
+        )
 
 
 class OpenQueue(Text):

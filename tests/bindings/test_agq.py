@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from jobs import engine, schemas
 from jobs.http.authentication import make_key, rotate_key
-from jobs.models import ApiKey, Job, OperatorAction
+from jobs.models import ApiKey, Event, Job, OperatorAction, RefusedFinish
 from jobs.spec.lifecycle import State
 from jobs.spec.validation import new_job
 from tests import processes
@@ -194,6 +194,7 @@ def test_both_versions_of_the_protocol_are_spoken(connect, version):
         (registration(capabilities={"tools": "sort"}), "Invalid capabilities format"),
         (registration(capabilities={"tools": [1]}), "Invalid capabilities format"),
         (registration(hostname=None), "The 'hostname' field is required."),
+        (registration(motto="x" * 70_000), "The request may have at most 65536 bytes of JSON, not"),
         (registration(max_concurrent_jobs=0), "The 'max_concurrent_jobs' field must be between"),
         ("[]", "Invalid worker JSON: an object is needed"),
         ("{", "Invalid worker JSON"),
@@ -204,6 +205,19 @@ def test_both_versions_of_the_protocol_are_spoken(connect, version):
 def test_a_registration_that_breaks_a_rule_is_refused_in_words(connect, document, answer):
     assert answer in connect().refused("WORKER.REGISTER", document)
     assert not Worker.objects.exists()
+
+
+def test_no_heartbeat_is_refused_for_its_statistics(worker):
+    Worker.objects.update(last_heartbeat_at=ago(80))
+
+    assert worker("WORKER.HEARTBEAT", "worker-001", json.dumps({"motto": "x" * 70_000})) == "OK"
+    cut = json.loads(worker("GET", "worker:worker-001:stats"))
+    assert worker("WORKER.HEARTBEAT", "worker-001", json.dumps({"loads": [1] * 70_000})) == "OK"
+    omitted = json.loads(worker("GET", "worker:worker-001:stats"))
+
+    assert cut == {"motto": "x" * 1_000}
+    assert omitted == {"omitted": "140011 bytes of JSON"}
+    assert worker("EXISTS", "worker:worker-001:alive") == 1
 
 
 def test_an_id_belongs_to_one_active_worker(connect, worker):
@@ -276,6 +290,20 @@ def test_a_job_is_pulled_reported_on_and_completed(worker):
     assert done.result == {"task_results": [1, 2]}
 
 
+@pytest.mark.parametrize("status", [{}, {"status": "running"}], ids=["alone", "running"])
+def test_a_task_that_is_too_large_to_keep_is_refused_by_name(worker, status):
+    job = push()
+    worker.pull()
+    said = status | {"progress_percent": 10, "current_task": "z" * 70_000}
+
+    refusal = worker.refused("JOB.UPDATE", str(job.pk), json.dumps(said))
+
+    assert refusal == "The 'current_task' field may have at most 65536 bytes of JSON, not 70019."
+    assert engine.progress_of(job.pk) == engine.ProgressState(job.pk, State.ACTIVE)
+    assert not Event.objects.filter(type="job.progress").exists()
+    assert worker.update(str(job.pk), **said | {"current_task": "z" * 60_000}) == "OK"
+
+
 @pytest.mark.parametrize("more", [{}, {"type": "report.make"}, {"type": "agq.plan"}], ids=str)
 @pytest.mark.parametrize("inputs", [{"inputs": {"a": 1}}, {}], ids=str)
 def test_a_plan_is_pulled_as_it_was_pushed(worker, more, inputs):
@@ -330,6 +358,12 @@ def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
     job.refresh_from_db()
     assert job.state == State.ACTIVE
     assert engine.progress_of(job.pk).value is None
+    refused = RefusedFinish.objects.order_by("pk").values_list("operation", "worker_id", "held_by")
+    assert list(refused) == [
+        ("ack", "worker-002", "worker-001"),
+        ("ack", "worker-002", "worker-001"),
+        ("fail", "worker-002", "worker-001"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -355,6 +389,9 @@ def test_a_worker_cannot_update_its_job_in_the_name_of_another(connect, worker, 
     assert job.state == State.ACTIVE
     assert engine.progress_of(job.pk).value is None
     assert worker.update(str(job.pk), status="completed", worker_id="worker-001") == "OK"
+    finishes = said.get("status") in ("completed", "failed")
+    refused = RefusedFinish.objects.values_list("worker_id", "held_by")
+    assert list(refused) == [("worker-002", "worker-001")] * finishes
     assert worker.refused("JOB.UPDATE", str(job.pk), json.dumps(said)) == (
         "Worker worker-002 cannot update job that is completed"
     )
@@ -891,11 +928,14 @@ def test_a_reset_forgets_who_was_there(guarded):
     assert "Authentication required" in client.refused("PING")
 
 
-def test_the_length_of_a_queue_is_what_can_be_popped_from_it(worker):
+def test_the_length_of_a_queue_is_the_number_of_available_jobs_paused_or_not(worker):
     for _ in range(3):
         push("mail.out")
     push("mail.out", scheduled_at="2100-01-01T00:00:00Z")
     assert worker.pull("queue:mail.out")
+    assert worker.redis.llen("queue:mail.out") == 2
+    engine.pause("mail.out")
+    assert worker.pull("queue:mail.out", timeout=0.05) is None
     assert worker.redis.llen("queue:mail.out") == 2
     assert worker.redis.llen("queue:nothing") == 0
     assert worker.redis.llen("nonsense") == 0

@@ -472,9 +472,11 @@ def test_an_unknown_worker_is_not_found_with_a_hint_about_workers(api):
         ("fetch", "types", ["t"], 10_000),
         ("register", "queues", ["q"], 1_000),
         ("heartbeat", "queues", ["q"], 1_000),
+        ("register", "labels", ["l"], 1_000),
+        ("heartbeat", "labels", ["l"], 1_000),
     ],
 )
-def test_a_worker_names_a_limited_number_of_queues_and_types(api, path, field, named, most):
+def test_a_worker_names_a_limited_number_of_queues_types_and_labels(api, path, field, named, most):
     body = REGISTRATION | {field: named * (most + 1)}
 
     reply = api.send(f"workers/{path}", body)

@@ -809,6 +809,7 @@ LIMITS = [
     lambda text, count: {"registration": REGISTRATION | {"worker_id": text(255)}},
     lambda text, count: {"registration": REGISTRATION | {"os": text(255)}},
     lambda text, count: {"registration": REGISTRATION | {"labels": [text(255)]}},
+    lambda text, count: {"registration": REGISTRATION | {"labels": ["x"] * count(1_000)}},
     lambda text, count: {"registration": REGISTRATION | {"queues": [text(128)]}},
     lambda text, count: {"registration": REGISTRATION | {"concurrency": count(1_000_000)}},
     lambda text, count: {"registration": REGISTRATION | {"pid": count(2**32)}},

@@ -18,6 +18,7 @@ from jobs import engine
 from jobs.access.projects import scope_to
 from jobs.models import Job, Queue
 from jobs.spec.lifecycle import State
+from jobs.spec.reports import LARGEST_ABOUT, fitting
 from jobs.spec.worker_ids import shown, spellings
 from jobs.store.expressions import JSONArrayHas, JSONMerged
 
@@ -123,9 +124,12 @@ def fetch_state(worker_id: str, *, registered: bool = False) -> tuple[bool, froz
 def keep_stats(worker_id: str, stats: dict[str, Any], *, partial: bool = False) -> None:
     """Store the statistics that a worker sent (AGQ §3.3; Rota, Status).
 
+    No heartbeat is refused for them: those that are too large are cut.
+
     Args:
         partial: keep the values that it did not send.
     """
+    stats = fitting(stats, LARGEST_ABOUT)
     measured: Any = JSONMerged("stats", stats) if partial else stats
     Worker.objects.live().filter(pk=worker_id).update(stats=measured, stats_at=Now())
 
@@ -157,11 +161,12 @@ def extend(job_id: UUID, worker_id: str) -> bool:
     return bool(engine.extend([job_id], worker_id=worker_id))
 
 
-def report_progress(job_id: UUID, worker_id: str, share: float | None, task: Any) -> bool:
-    """Record a job's progress, 0 to 1, and its current task; False if the worker does not hold it.
+def report_progress(
+    job_id: UUID, worker_id: str, share: float | None, data: dict[str, Any] | None
+) -> bool:
+    """Record a job's progress, 0 to 1, with its data; False if the worker does not hold it.
 
     A report is a sign of life of the job: it restarts its reservation.
     """
-    data = None if task is None else {"current_task": task}
     engine.report_progress(job_id, value=share, data=data, worker_id=worker_id)
     return Job.objects.held_by(worker_id).filter(pk=job_id).exists()

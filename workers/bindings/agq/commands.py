@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from jobs import engine
 from jobs.access import Command, find, projects
@@ -20,7 +21,7 @@ from workers.access import admission
 from workers.fetching.waiting import Look
 from workers.fleet import directory
 from workers.lifecycle import WorkerState
-from workers.protocol import SessionClaim
+from workers.protocol import Completion, Failure, SessionClaim
 
 from . import PROTOCOL, connection_commands, documents, keys, options, verify
 from .resp import Failed, Status
@@ -166,6 +167,7 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     projects.require(job_id, session.project)
     # A connection that acts for one worker cannot use another's id (§7.4).
     if session.worker_id not in ("", worker_id):
+        _note_refusal(session, job_id, changes.get("status"), worker_id, session.worker_id)
         raise _refusal(session, job_id, worker_id, session.worker_id)
     match changes.get("status"):
         case "completed":
@@ -175,16 +177,15 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
             failure = documents.failure(job_id, stored, changes)
             done = _is_done(*protocol.fail([failure], discover=False))
         case "running":
+            share, data = documents.progress(changes)
             done = directory.extend(job_id, stored)
-            share = documents.progress(changes)
             if done and share is not None:
-                directory.report_progress(job_id, stored, share, changes.get("current_task"))
+                directory.report_progress(job_id, stored, share, data)
         case None:
-            share = documents.progress(changes)
-            task = changes.get("current_task")
-            if share is None and task is None:
+            share, data = documents.progress(changes)
+            if share is None and data is None:
                 raise Failed("ERR Invalid update: neither status nor progress")
-            done = directory.report_progress(job_id, stored, share, task)
+            done = directory.report_progress(job_id, stored, share, data)
         case other:
             raise Failed(f"ERR Invalid status: {str(other)[:40]}")
     if not done:
@@ -216,9 +217,23 @@ def _refusal(session: Session, job_id: Any, *worker_ids: str) -> Failed:
     if job.state != "active":
         return Failed(f"ERR Worker {worker_ids[0]} cannot update job that is {job.state}")
     holder = directory.id_of(job.reserved_by, session.speaker)
-    other = next((name for name in worker_ids if name != holder), worker_ids[0])
+    other = _other_than(holder, worker_ids)
     named = holder or "a worker without a name"
     return Failed(f"ERR Worker {other} cannot update job claimed by {named}")
+
+
+def _other_than(holder: str, worker_ids: Sequence[str]) -> str:
+    return next((name for name in worker_ids if name != holder), worker_ids[0])
+
+
+def _note_refusal(session: Session, job_id: UUID, status: Any, *worker_ids: str) -> None:
+    """Record that an outcome in the name of another worker is refused, as every other one is."""
+    if status not in ("completed", "failed") or (job := directory.job(job_id)) is None:
+        return
+    holder = directory.id_of(job.reserved_by, session.speaker)
+    sender = session.speak_for(_other_than(holder, worker_ids))
+    report = Completion if status == "completed" else Failure
+    engine.refuse(report(job_id, worker_id=sender))
 
 
 def push(session: Session, key: bytes, *plans: bytes) -> int:
@@ -289,7 +304,7 @@ def exists(session: Session, *names: bytes) -> int:
 
 
 def length(session: Session, key: bytes) -> int:
-    """LLEN queue:<name>: the number of jobs that can be popped."""
+    """LLEN queue:<name>: the number of available jobs."""
     return keys.length(text(key), session.speaker)
 
 

@@ -24,7 +24,8 @@ from jobs.spec.members import (
     Text,
     Texts,
 )
-from jobs.spec.reports import ErrorText, mend_members
+from jobs.spec.reports import ErrorText, measure_progress, mend_members
+from jobs.spec.validation import MOST_LABELS
 from workers.protocol import Completion, Description, Failure
 
 from . import PROTOCOL, options
@@ -33,7 +34,6 @@ from .session import valid_worker_id
 
 PLAN = "agq.plan"
 """Type of a pushed job whose plan does not name one; else the member of `meta` that marks it."""
-MOST_CAPABILITIES = 1_000
 Document = dict[str, Any]
 
 
@@ -132,7 +132,7 @@ def _capabilities(document: Document) -> list[str]:
             raise ValueError
         words = Capabilities.tools.read(given) or []
         words = words + (Capabilities.agentic_units.read(given) or [])
-        if len(words) > MOST_CAPABILITIES or not all(words):
+        if len(words) > MOST_LABELS or not all(words):
             raise ValueError
     except (ValueError, InvalidRequest):
         raise Failed("ERR Invalid capabilities format") from None
@@ -146,7 +146,7 @@ def _tags(document: Document) -> list[str]:
         f"{name}:{value if type(value) is str else dumps(value).decode()}"
         for name, value in tags.items()
     ]
-    if len(labels) > MOST_CAPABILITIES or any(len(label) > 255 for label in labels):
+    if len(labels) > MOST_LABELS or any(len(label) > 255 for label in labels):
         raise fields.refuse("tags", "The 'tags' field has too many or too long entries.")
     return sorted(labels)
 
@@ -218,7 +218,10 @@ def failure(job: UUID, worker_id: str, document: Document) -> Failure:
     return found
 
 
-def progress(document: Document) -> float | None:
-    """The job's progress, 0 to 1; None if the update does not contain any."""
+def progress(document: Document) -> tuple[float | None, dict[str, Any] | None]:
+    """The job's progress, 0 to 1, and its current task as progress data; None if not contained."""
     percent = Update.progress_percent.read(document)
-    return None if percent is None else percent / 100
+    task = document.get("current_task")
+    data = None if task is None else {"current_task": task}
+    measure_progress(data, "current_task")
+    return None if percent is None else percent / 100, data

@@ -1,7 +1,7 @@
 """AGQ's keys, computed from our tables (AGQ §2.3, §3.4, §4.3, §9.2).
 
 `worker:<id>:alive|metadata|stats` and `job:<id>:worker` are strings, `capability:<tool>:workers` is
-a set, and `queue:<name>` a list of the jobs that can be popped. As in Redis, empty sets and empty
+a set, and `queue:<name>` a list of the jobs that are available. As in Redis, empty sets and empty
 lists do not exist.
 """
 
@@ -128,7 +128,9 @@ def time_to_live(key: str, caller: Caller, unit: timedelta) -> int:
 
 
 def length(key: str, caller: Caller = ANYBODY) -> int:
-    """LLEN queue:<name>: the number of jobs that can be popped; 0 if there is no such key.
+    """LLEN queue:<name>: the number of available jobs; 0 if there is no such key.
+
+    Also of a paused queue: it shows what waits there, as do the other protocols.
 
     Raises:
         Failed: it is not a list.

@@ -32,7 +32,7 @@ from jobs.http.loop import Loop
 from jobs.http.renderers import dumps
 from jobs.http.request import Request
 from jobs.http.verbs import VerbRequest, VerbResponse
-from jobs.spec.fields import missing, refuse
+from jobs.spec.fields import missing
 from jobs.spec.timestamps import format_timestamp
 
 from . import requests
@@ -40,8 +40,6 @@ from .requests import ReportOfJob, ReportProgress
 from .views import WorkerViewSet
 
 ACTIVE = "active"
-DATA = 64 * 1024
-"""Maximum size in bytes of JSON; the document recommends 4 KB (§5.2)."""
 
 
 class ProgressViewSet(WorkerViewSet):
@@ -74,8 +72,6 @@ class ProgressViewSet(WorkerViewSet):
         if value is None:
             value = ReportProgress.percentage.read(body)
         data = ReportProgress.data.read(body)
-        if data is not None and len(dumps(data)) > DATA:
-            raise refuse("data", f"Progress data may have at most {DATA} bytes of JSON.")
         message = ReportProgress.message.read(body) or ""
         attempt = ReportProgress.attempt.read(body)
         checkpoint = ReportProgress.checkpoint.read(body)

@@ -40,7 +40,7 @@ from jobs.spec.members import (
     words,
 )
 from jobs.spec.reports import ErrorText, ErrorTexts, mend_members
-from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, QueueNames
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, Labels, QueueNames
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.access import admission
@@ -83,7 +83,7 @@ class About(Members):
     pid = Integer(most=LARGEST_PID)
     queues = QueueNames()
     concurrency = Integer("Jobs it runs at once.", least=1, most=1_000_000)
-    labels = Texts()
+    labels = Labels()
     pool = Text("Its worker pool: the same as the label `pool:NAME`.")
     started_at = Moment()
     handlers = Array(

@@ -25,12 +25,11 @@ from jobs.spec.members import (
     Object,
     Objects,
     Text,
-    Texts,
     words,
 )
 from jobs.spec.reports import ErrorText, ErrorTexts, mend_members
 from jobs.spec.timestamps import format_timestamp
-from jobs.spec.validation import QueueNames
+from jobs.spec.validation import Labels, QueueNames
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.fleet.alerts import Alert
@@ -74,7 +73,7 @@ class RegistrationMembers(Members):
         least=1, sentence="The '{name}' field must name at least one queue."
     ).required()
     concurrency = Integer(least=1, most=1_000_000)
-    labels = Texts()
+    labels = Labels()
     started_at = Moment()
     version = Text()
     specs = Several(SpecMembers)
