@@ -14,7 +14,7 @@ from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
 from ..http.errors import error_document
 from ..http.parameters import BLOCK_TIMEOUT
-from ..http.rates import show_rate_of
+from ..http.rates import show_limits_of
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
@@ -48,8 +48,7 @@ def _take_batch(request: VerbRequest) -> VerbResponse:
     failed = sum("error" in each for each in results)
     document = {"results": results, "accepted": len(results) - failed, "failed": failed}
     response = VerbResponse(document, status=207)
-    under_pressure(response, asked)
-    show_rate_of(response, asked)
+    show_limits_of(response, asked)
     return response
 
 
@@ -135,11 +134,10 @@ def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
         # 200: it was there before (OJS unique jobs §5.4).
         known = job_reply(envelope(job.existing))
         response = VerbResponse(known | {"deduplicated": True})
-        show_rate_of(response, [job])
+        show_limits_of(response, [job])
         return response
     response = VerbResponse(job_reply(envelope(job)), status=201)
-    under_pressure(response, [job])
-    show_rate_of(response, [job])
+    show_limits_of(response, [job])
     response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
     return response
 
@@ -165,8 +163,7 @@ def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
         },
         status=201,
     )
-    under_pressure(response, jobs)
-    show_rate_of(response, jobs)
+    show_limits_of(response, jobs)
     return response
 
 
@@ -175,16 +172,6 @@ def trace(meta: Meta, new: Sequence[NewJob]) -> None:
     context = traces.of_headers(meta)
     if context:
         traces.give(context, [job.meta for job in shared_targets(new)])
-
-
-def under_pressure(response: VerbResponse, jobs: Sequence[NewJob]) -> None:
-    """Warn a producer whose queue is nearly full (OJS backpressure §7.3)."""
-    pressed = [job.pressure for job in jobs if job.pressure is not None]
-    if pressed:
-        depth, bound = max(pressed, key=lambda pair: pair[0] / pair[1])
-        response["X-OJS-Queue-Depth"] = str(depth)
-        response["X-OJS-Queue-Bound"] = str(bound)
-        response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
 
 
 def enqueued(job: NewJob) -> dict[str, Any]:

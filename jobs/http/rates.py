@@ -1,7 +1,8 @@
-"""`X-RateLimit-*`: how much more a producer may enqueue (OJS HTTP §18.1, rate limiting §10.4).
+"""Headers that tell a producer how much more it may enqueue, over every HTTP binding.
 
-They are those of the tenant, or else of the one rate limit that all its jobs have. Answers to which
-neither applies have none, and cost nothing.
+`X-OJS-Queue-*` warns of a queue that is nearly full (OJS backpressure §7.3). `X-RateLimit-*` is the
+limit of the tenant, or else the one rate limit that all its jobs have (OJS HTTP §18.1, rate
+limiting §10.4). Answers to which none applies have none, and cost nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from ..spec.validation import NewJob
 from .verbs import show_rate
 
 
-def show_rate_of(response: Any, jobs: Sequence[NewJob]) -> None:
+def show_limits_of(response: Any, jobs: Sequence[NewJob]) -> None:
     """Add the headers to the answer to an enqueue of these jobs."""
+    pressed = [job.pressure for job in jobs if job.pressure is not None]
+    if pressed:
+        depth, bound = max(pressed, key=lambda pair: pair[0] / pair[1])
+        response["X-OJS-Queue-Depth"] = str(depth)
+        response["X-OJS-Queue-Bound"] = str(bound)
+        response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
+    _show_rate_of(response, jobs)
+
+
+def _show_rate_of(response: Any, jobs: Sequence[NewJob]) -> None:
     distinct = list(representatives(jobs))
     if show_rate_of_tenants(response, {job.project for job in distinct}):
         return

@@ -897,6 +897,22 @@ def test_an_ojs_worker_sets_flare_continuations_free(flare):
 # Cross pairs
 
 
+def test_near_the_bound_of_its_queue_a_producer_is_warned(flare):
+    engine.queues.configure("default", {"max_depth": 4, "warning_threshold": 0.5})
+
+    replies = [flare.send("jobs", {"job_type": "email.send"}) for _ in range(4)]
+
+    assert [reply.status_code for reply in replies] == [201] * 4
+    assert [reply.headers.get("X-OJS-Queue-Pressure") for reply in replies] == [
+        None,
+        None,
+        "0.75",
+        "1.00",
+    ]
+    assert replies[2].headers["X-OJS-Queue-Depth"] == "3"
+    assert replies[2].headers["X-OJS-Queue-Bound"] == "4"
+
+
 def test_a_job_enqueued_over_ojs_is_run_over_flare(flare):
     job_id = OJSClient().pushed(args=["user@example.com", 2], timeout=90)
 

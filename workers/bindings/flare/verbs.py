@@ -8,7 +8,7 @@ from typing import Any
 from jobs import engine
 from jobs.access import projects
 from jobs.http.authentication import Caller
-from jobs.http.rates import show_rate_of
+from jobs.http.rates import show_limits_of
 from jobs.http.verbs import VerbRequest, VerbResponse
 from jobs.spec import traces
 from jobs.spec.lifecycle import State
@@ -107,7 +107,7 @@ def create(request: VerbRequest) -> VerbResponse:
         job = projects.find(asked.id, project)
     response = VerbResponse(replies.job(job), status=201)
     response["Location"] = f"{request.path.rstrip('/')}/{ids.write(job.id)}"
-    show_rate_of(response, [asked])
+    show_limits_of(response, [asked])
     return response
 
 
