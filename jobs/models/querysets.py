@@ -51,17 +51,26 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(reserved_by=worker_id, reserved_for__isnull=False)
 
     def overdue(self) -> JobQuerySet:
-        """Active jobs whose visibility timeout has passed (OJS worker protocol §5.5)."""
-        return self.active().filter(reserved_until__lte=Now(), reserved_for__isnull=False)
+        """Active jobs whose visibility timeout has passed (OJS worker protocol §5.5).
+
+        Not those whose execution timeout had passed before: they are `overrun`.
+        """
+        return self.active().filter(
+            Q(timeout__isnull=True) | ~_time_is_up(F("reserved_until")),
+            reserved_until__lte=Now(),
+            reserved_for__isnull=False,
+        )
 
     def overrun(self) -> JobQuerySet:
-        """Active jobs past their execution timeout and their grace (OJS core §5.2, timeouts §7)."""
-        over = Now() - F("timeout") - F("grace_period")
+        """Active jobs past their execution timeout and their grace (OJS core §5.2, timeouts §7).
+
+        Not those whose visibility timeout had passed before: they are `overdue`.
+        """
         return self.active().filter(
-            Q(grace_period__isnull=True) | Q(started_at__lte=over),
+            _time_is_up(Now()),
+            _time_is_up(F("reserved_until")),
             timeout__isnull=False,
             reserved_for__isnull=False,
-            started_at__lte=Now() - F("timeout"),
         )
 
     def overdrawn(self) -> JobQuerySet:
@@ -131,6 +140,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         if to != State.DISCARDED:
             implied["dead_letter"] = False
         return self.filter(state__in=sources(event, to)).update(state=to, **(implied | changes))
+
+
+def _time_is_up(moment: Any) -> Q:
+    """Whether the execution timeout of an attempt, and its grace, are over by a moment."""
+    over = moment - F("timeout")
+    is_past_grace = Q(started_at__lte=over - F("grace_period"))
+    return Q(Q(grace_period__isnull=True) | is_past_grace, started_at__lte=over)
 
 
 def _kept(job: Any) -> Q:

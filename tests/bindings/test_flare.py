@@ -934,13 +934,14 @@ def test_a_job_may_run_longer_than_a_reservation_lasts_if_it_says_so(flare):
     assert about(Job.objects.get().reserved_until, 7200)
 
 
-def pass_by(seconds):
-    """Let time pass for the jobs that are held."""
+def pass_by(seconds, *chores):
+    """Let time pass for the jobs that are held and for their workers, and then run the reaper."""
+    passed = timedelta(seconds=seconds)
     Job.objects.update(
-        started_at=F("started_at") - timedelta(seconds=seconds),
-        reserved_until=F("reserved_until") - timedelta(seconds=seconds),
+        started_at=F("started_at") - passed, reserved_until=F("reserved_until") - passed
     )
-    reaper.sweep()
+    Worker.objects.update(last_heartbeat_at=F("last_heartbeat_at") - passed)
+    reaper.sweep(chores)
 
 
 def test_a_job_is_its_workers_during_its_grace(flare):
@@ -966,6 +967,32 @@ def test_the_retry_policy_decides_about_a_job_that_ran_too_long(flare, final):
     assert (job.state, job.attempt) == ("discarded" if final else "retryable", 1)
     assert job.dead_letter == final
     assert job.errors.get().type == "timeout"
+
+
+@pytest.mark.parametrize("away", [3, 600])
+@pytest.mark.parametrize("first", [[], ["expired-reservations"], ["timeouts"]], ids=str)
+def test_a_job_that_ran_too_long_while_no_reaper_ran_has_timed_out(flare, first, away):
+    OJSClient().pushed(timeout=60, retry={"max_attempts": 3, "non_retryable_errors": ["timeout"]})
+    flare.poll()
+
+    pass_by(60 + away, *first)
+    reaper.sweep()
+
+    job = Job.objects.get()
+    assert (job.state, job.attempt) == ("discarded", 1)
+    assert job.errors.get().type == "timeout"
+
+
+def test_a_worker_that_was_silent_before_the_time_of_its_job_was_up_lost_it(flare):
+    OJSClient().pushed(timeout=900, retry={"max_attempts": 3})
+    (job,) = flare.poll()
+    flare.beat(job["id"])
+
+    pass_by(3600, "timeouts", "expired-reservations")
+
+    job = Job.objects.get()
+    assert (job.state, job.attempt) == ("available", 2)
+    assert job.errors.get().type == "visibility_timeout"
 
 
 def test_after_a_heartbeat_the_grace_does_not_lengthen_the_silence(flare):

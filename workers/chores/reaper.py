@@ -183,6 +183,9 @@ CHORES = (
     Chore("dead-workers", declare_dead_workers, "workers declared dead", span="ojs.reaper.check"),
     Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
     Chore("directives", fleet.note_answers, "directives answered"),
+    # Before orphans: a worker whose heartbeats are about its jobs may be silent until their time is
+    # up. If no reaper has run for a while, it seems dead, too.
+    Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore(
         "orphaned-jobs",
         reclaim_orphans,
@@ -195,7 +198,6 @@ CHORES = (
         "reservations expired",
         span="ojs.visibility.check",
     ),
-    Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("total-timeouts", engine.discard_overdrawn, "jobs did not end in time"),
     Chore("dead-letter-queues", engine.forward_dead, "dead jobs enqueued in another queue"),
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),

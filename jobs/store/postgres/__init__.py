@@ -48,7 +48,9 @@ INSERT_UNIFORM = INSERT_UNIFORM_CHOSEN.replacing(UNLESS_TAKEN, "")
 COMPLETE = load(__name__, "complete")
 RECLAIM = load(__name__, "reclaim").sized(limit=BATCH_SIZE)
 RECLAIM_HELD = RECLAIM.replacing(
-    "AND reserved_until <= statement_timestamp()",
+    """AND reserved_until <= statement_timestamp()
+       AND (timeout IS NULL
+            OR started_at + timeout + coalesce(grace_period, '0') > reserved_until)""",
     """AND reserved_by = ANY(:'workers'::text[])
        AND (:'project'::text = '' OR project IN ('', :'project'::text))""",
 )

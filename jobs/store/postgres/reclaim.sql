@@ -1,5 +1,6 @@
 -- Reclaims active jobs whose visibility timeout has passed (OJS worker protocol §5.5) and, in another
--- variant, those that certain workers hold (§10.2).
+-- variant, those that certain workers hold (§10.2). A job whose execution timeout had passed before its
+-- visibility timeout is not among the former: `Job.objects.overdue()`.
 --
 -- A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
 -- takes a batch. Locked jobs are skipped: they are being settled or extended right now. The rule for
@@ -21,6 +22,8 @@ WITH lost AS MATERIALIZED (
      WHERE state = 'active'
        AND reserved_for IS NOT NULL
        AND reserved_until <= statement_timestamp()
+       AND (timeout IS NULL
+            OR started_at + timeout + coalesce(grace_period, '0') > reserved_until)
   ORDER BY id
      LIMIT :limit
        FOR UPDATE SKIP LOCKED
