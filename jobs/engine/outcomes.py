@@ -94,7 +94,10 @@ def refuse(item: Completion | Failure) -> Outcome:
     """Refuse an outcome that one worker sent in the name of another, and record the refusal."""
     outcome = Outcome(item.job_id)
     with atomic():
-        explain([item], [outcome], "ack" if isinstance(item, Completion) else "fail")
+        if isinstance(item, Completion):
+            explain([item], [outcome], "ack")
+        else:
+            explain([item], [outcome], "fail")
     return outcome
 
 

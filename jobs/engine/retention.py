@@ -125,9 +125,9 @@ def _delete_oldest(jobs: QuerySet[Job], by: str) -> Batch:
     """Delete a batch of finished jobs, in the order of the column `by`."""
     if removal.is_possible(Job) and not ojs_settings.PAYLOAD_STORAGE:
         count, last, followed = removal.delete_oldest(jobs, BATCH_SIZE)
-        return Batch(count + len(followed), last, deleted=count + _delete(followed))
+        return Batch(count + len(followed), last, deleted=count + _delete(jobs, followed))
     batch = _oldest(jobs, by)
-    return batch._replace(deleted=_delete(batch.ids))
+    return batch._replace(deleted=_delete(jobs, batch.ids))
 
 
 def _batch(
@@ -190,10 +190,14 @@ def deletable(jobs: JobQuerySet) -> JobQuerySet:
     return jobs.unprotected().exclude(is_asked_for())
 
 
-def lock_deletable(jobs: JobQuerySet) -> list[UUID]:
+def lock_deletable(jobs: QuerySet[Any]) -> list[UUID]:
     """Lock the jobs; return those of them that may be deleted, in the order of ids.
 
     A job that comes to need another locks it first, so none is added from now on.
+
+    Args:
+        jobs: with all conditions by which they were chosen, not just their ids: one that was
+            retried in the meantime may have ended again, and its new outcome is to be kept.
     """
     ids = list(jobs.order_by("pk").select_for_update().values_list("pk", flat=True))
     # Of other rows, the statement that waits for a lock knows only how they were before.
@@ -314,23 +318,35 @@ def _prune_dead() -> int:
             ages[queue] = age
         if (size := config.get("dead_letter_max_size")) is not None:
             sizes[queue] = size
+    for jobs, ids in _dead_to_delete(dead, ages, sizes):
+        if ids:
+            return _delete(jobs, ids, event="dead_letter.pruned")
+    return 0
+
+
+Chosen = tuple[QuerySet[Job], Sequence[UUID]]
+"""Jobs, and the ids of a batch of them."""
+
+
+def _dead_to_delete(
+    dead: QuerySet[Job], ages: dict[str, timedelta], sizes: dict[str, int]
+) -> Iterator[Chosen]:
     others = dead.exclude(queue__in=ages) if ages else dead
-    ids = _older(others, ojs_settings.DEAD_LETTER_RETENTION, "dead")
+    yield _older(others, ojs_settings.DEAD_LETTER_RETENTION, "dead")
     for queue, age in ages.items():
-        ids = ids or _older(dead.filter(queue=queue), age, f"dead in {queue}")
-    ids = ids or _beyond(
-        dead.exclude(queue__in=sizes) if sizes else dead, ojs_settings.DEAD_LETTER_MAX
-    )
+        yield _older(dead.filter(queue=queue), age, f"dead in {queue}")
+    others = dead.exclude(queue__in=sizes) if sizes else dead
+    yield _beyond(others, ojs_settings.DEAD_LETTER_MAX)
     for queue, size in sizes.items():
-        ids = ids or _beyond(dead.filter(queue=queue), size, queue=queue)
-    return _delete(ids, event="dead_letter.pruned")
+        yield _beyond(dead.filter(queue=queue), size, queue=queue)
 
 
-def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Sequence[UUID]:
-    return _batch(_past(jobs, keep), "finished_at", kind).ids
+def _older(jobs: QuerySet[Job], keep: timedelta, kind: str) -> Chosen:
+    old = _past(jobs, keep)
+    return old, _batch(old, "finished_at", kind).ids
 
 
-def _beyond(dead: QuerySet[Job], limit: int, **kind: str) -> list[UUID]:
+def _beyond(dead: QuerySet[Job], limit: int, **kind: str) -> Chosen:
     """Return the oldest jobs above a limit.
 
     Args:
@@ -339,18 +355,21 @@ def _beyond(dead: QuerySet[Job], limit: int, **kind: str) -> list[UUID]:
     # Whether there can be any: by the index alone, which takes a thirtieth of reading the rows.
     all_of_kind = Job.objects.dead().filter(**kind).order_by("-finished_at", "-pk")
     if not all_of_kind.values_list("finished_at")[limit : limit + 1]:
-        return []
-    newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
-    return list(newest_first[limit : limit + BATCH_SIZE])
+        return dead, []
+    newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", "finished_at")
+    found = list(newest_first[limit : limit + BATCH_SIZE])
+    # One that dies again is among the newest.
+    old = dead.filter(finished_at__lte=found[0][1]) if found else dead
+    return old, [pk for pk, _ in found]
 
 
-def _delete(ids: Sequence[UUID], event: str = "") -> int:
-    """Delete jobs that are still finished; `event` is recorded for each of their queues."""
+def _delete(jobs: QuerySet[Job], ids: Sequence[UUID], event: str = "") -> int:
+    """Delete a batch of `jobs`, if they still are; `event` is recorded for each of their queues."""
     if not ids:
         return 0
     with atomic():
-        # A job that an operator retried in the meantime is no longer finished: it stays.
-        over = lock_deletable(Job.objects.filter(Among("pk", ids), finished_at__isnull=False))
+        # One that an operator retried in the meantime stays, even if it has ended again.
+        over = lock_deletable(jobs.filter(Among("pk", ids)))
         if event:
             of = Job.objects.filter(Among("pk", over)).values_list("queue", flat=True)
             pruned = sorted(Counter(of).items())
@@ -430,8 +449,8 @@ def _delete_workflow(root_id: UUID) -> int:
             Job.objects.filter(Among("pk", ids)).update(workflow=None, workflow_index=None)
             if len(ids) == BATCH_SIZE:
                 return 1
-        ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
-        _delete(ids)
+        over = jobs.filter(finished_at__isnull=False, dead_letter=False)
+        _delete(over, list(over.values_list("pk", flat=True)[:BATCH_SIZE]))
         # Locked after its jobs, as wherever jobs end. Now no step begins any more.
         list(inside.order_by("-depth", "pk").select_for_update().values_list("pk"))
         # A job that was retried, or began, in the meantime needs another round.

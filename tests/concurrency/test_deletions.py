@@ -97,6 +97,28 @@ def test_a_job_that_another_one_begins_to_wait_for_is_not_deleted(trait, delete,
     assert Job.objects.filter(pk=job.pk).exists()
 
 
+@pytest.mark.parametrize("limit", ["DEAD_LETTER_RETENTION", "DEAD_LETTER_MAX"])
+@pytest.mark.parametrize("dies", [False, True], ids=["completes", "dies again"])
+def test_a_dead_job_that_is_retried_and_ends_again_keeps_its_new_outcome(settings, limit, dies):
+    settings.OJS |= {limit: timedelta(hours=1) if limit == "DEAD_LETTER_RETENTION" else 1}
+    job = JobFactory(dead=True, finished_at=ago(7200))
+    JobFactory(dead=True, finished_at=ago(60))
+
+    def live_again() -> None:
+        engine.retry([job.pk])
+        engine.claim([job.queue], worker_id="w")
+        if dies:
+            engine.fail([Failure(job.pk, "w", retryable=False)])
+        else:
+            engine.complete([Completion(job.pk, "w", result=1)])
+
+    deleted = while_it_waits(live_again, engine.prune_jobs)
+
+    assert not deleted
+    job.refresh_from_db()
+    assert (job.state, job.dead_letter) == ("discarded" if dies else "completed", dies)
+
+
 def test_a_result_that_another_job_begins_to_wait_for_is_kept():
     job = ended(completed=True, result=1, result_ttl=timedelta(seconds=1), followed=True)
     running = JobFactory(active=True, reserved_by="w")

@@ -106,8 +106,8 @@ class AdminDeadLetterViewSet(AdminViewSet):
         while purged < MOST:
             with atomic():
                 ids = list(rest.order_by("pk").values_list("pk", flat=True)[:BATCH])
-                # By then another job may wait for one of them.
-                free = engine.lock_deletable(DeadJob.objects.filter(pk__in=ids))
+                # By then another job may wait for one of them, or one may have been retried.
+                free = engine.lock_deletable(dead.filter(pk__in=ids))
                 purged += engine.delete_dead(free)
             if not ids:
                 break
