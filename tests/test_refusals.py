@@ -242,6 +242,13 @@ def with_a_paused_webhook(stage: Stage) -> Any:
     return stage.send()
 
 
+def of_a_cancelled_workflow(stage: Stage) -> Any:
+    around = stage.scene.workflow
+    Job.objects.filter(pk=stage.scene.jobs["dead"].pk).update(workflow=around)
+    engine.cancel_workflow(around.pk)
+    return about("dead")(stage)
+
+
 def registered_twice(stage: Stage) -> Any:
     stage.send()
     return stage.send()
@@ -425,6 +432,7 @@ THERE |= {
     ("queues.destroy", (409, "conflict")): with_body({"strategy": "reject"}),
     ("pools.configure", (409, "conflict")): with_an_isolated_queue,
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
+    ("dead-letter.retry", (409, "conflict")): of_a_cancelled_workflow,
     ("dead-letter.destroy", (409, "conflict")): kept_by_the_site,
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),
