@@ -11,6 +11,7 @@ from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_noop
 
@@ -163,7 +164,12 @@ class OJSModelAdmin(PagesModelAdmin):
         if forbidden.intersection(request.POST.getlist("action")):
             raise PermissionDenied
         if request.method == "GET" and ERROR_FLAG in request.GET:
-            text = gettext("The address named a filter that does not exist: everything is listed.")
+            text = format_html(
+                '{} <a href="{}">{}</a>',
+                gettext("The address named a filter that does not exist: nothing is listed."),
+                request.path,
+                gettext("List everything"),
+            )
             self.message_user(request, text, messages.WARNING)
         # Most listed objects cannot be "selected to change".
         title = {"title": capfirst(self.opts.verbose_name_plural)}

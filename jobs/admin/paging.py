@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ERROR_FLAG, ChangeList
 from django.core.paginator import Paginator
 from django.utils.functional import cached_property
 
@@ -42,6 +42,12 @@ class FiguresChangeList(ChangeList):
         except (OverflowError, ValueError) as problem:
             # A year in the address may be one that Django computes with and Python does not have.
             raise IncorrectLookupParameters(problem) from problem
+
+    def get_queryset(self, request: Any, exclude_parameters: Any = None) -> Any:
+        rows = super().get_queryset(request, exclude_parameters)
+        # The address had a filter that does not exist. What is listed can be selected and acted
+        # on: not everything, then.
+        return rows.none() if ERROR_FLAG in request.GET else rows
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)

@@ -380,12 +380,24 @@ def test_a_word_that_finds_nothing_is_answered_with_what_may_be_meant(admin_clie
     assert admin_client.get(JOBS, {"q": "email"}).context["cl"].hint == ""
 
 
-def test_an_unknown_age_finds_no_jobs_and_an_unknown_filter_is_reported(admin_client):
-    """Never all jobs without a word: what is listed can be selected and acted on."""
+def test_an_unknown_age_or_filter_finds_no_jobs(admin_client):
+    """Never all jobs: what is listed can be selected and acted on."""
     JobFactory()
 
     assert not admin_client.get(JOBS, {"since": "nope"}).context["cl"].result_list
     page = admin_client.get(JOBS, {"created": "nope"}, follow=True)
+    assert not page.context["cl"].result_list
     assert messages(page) == [
-        "The address named a filter that does not exist: everything is listed."
+        "The address named a filter that does not exist: nothing is listed. "
+        f'<a href="{JOBS}">List everything</a>'
     ]
+
+
+def test_an_action_for_all_that_an_unknown_filter_matches_changes_no_job(admin_client):
+    job = JobFactory()
+    url = admin_client.get(JOBS, {"created": "nope"}).url
+    selected = {"_selected_action": [job.pk], "select_across": "1", "index": "0"}
+
+    page = admin_client.post(url, selected | {"action": "cancel"}, follow=True)
+
+    assert messages(page)[0] == "There was nothing to do."
