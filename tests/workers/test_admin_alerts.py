@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.models import OperatorAction
 from tests.factories import JobFactory, QueueFactory, ago
-from tests.operators import answer, choose, confirm, forms, operator, press, staff
+from tests.operators import answer, choose, confirm, forms, operator, press, staff, viewer
 from workers.alerts import evaluation
 from workers.alerts.problems import KINDS
 from workers.chores import reaper
@@ -207,6 +209,19 @@ def test_a_failed_delivery_is_shown_at_the_alert_the_rule_and_in_a_list(admin_cl
         assert "Connection refused" in admin_client.get(url).content.decode(), url
     for state in ("open", "acknowledged", "pending", "ended"):
         assert admin_client.get(f"{ALERTS}?state={state}").status_code == 200
+
+
+def test_an_alert_has_no_link_to_a_page_that_its_reader_may_not_view(admin_client):
+    maintenance.begin(actor=of_shell())
+    rule(kind="maintenance_mode", limits={})
+    evaluation.evaluate()
+    page, switch = f"{ALERTS}{Alert.objects.get().pk}/change/", "/admin/ojs_jobs/maintenance/"
+    reader = viewer()
+
+    assert f'href="{switch}"' in admin_client.get(page).content.decode()
+    assert reader.get(switch).status_code == 403
+    shown = reader.get(page).content.decode()
+    assert switch not in shown and "maintenance mode" in shown
 
 
 def test_a_line_of_an_alert_leads_to_what_it_is_about(admin_client):

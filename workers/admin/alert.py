@@ -10,7 +10,6 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
@@ -26,6 +25,8 @@ from ..alerts import evaluation
 from ..alerts.delivery import TRIES
 from ..models import Alert, AlertNotification
 from .alert_rule import KindFilter, label_of
+from .attention import url_of
+from .figures import Figures
 
 SHOWN = 20
 """Notifications that the page of an alert lists."""
@@ -118,21 +119,22 @@ class AlertAdmin(ReadOnlyModelAdmin):
     def shown_kind(self, alert: Alert) -> str:
         return label_of(alert.kind)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        alert = super().get_object(request, object_id, from_field)
+        if alert is not None:
+            link = evaluation.link_of(alert)
+            alert.about = link, url_of(link, Figures(self.admin_site, request, None))
+        return alert
+
     @admin.display(description=_("where"))
-    def leads_to(self, alert: Alert) -> str | SafeString:
-        """The page that it is about. It refuses users who may not view it."""
-        link = evaluation.link_of(alert)
+    def leads_to(self, alert: Any) -> str | SafeString:
+        """The page that it is about; only its name for a user who may not view it."""
+        link, url = alert.about
         if link is None:
             return display.NOTHING
-        name = link.model._meta.label_lower.replace(".", "_")
-        site = self.admin_site.name
         if link.key is not None:
-            url = display.admin_url(site, name, "change", link.key)
             return display.link(url, alert.subject or str(link.key))
-        url = display.admin_url(site, name, link.page)
-        query = f"?{urlencode(link.query)}" if link.query else ""
-        text = link.query.get("name") or str(link.model._meta.verbose_name_plural)
-        return display.link(url and url + query, text)
+        return display.link(url, link.query.get("name") or str(link.model._meta.verbose_name_plural))
 
     @admin.display(description=_("first seen"))
     def first_seen(self, alert: Alert) -> str | SafeString:
