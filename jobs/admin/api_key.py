@@ -35,7 +35,7 @@ from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
-from .made_once import MadeAlready, MadeOnce, form_id
+from .made_once import MadeAlready, MadeOnce, form_id, is_renewed, marked
 
 GRANTED = ("name", "scopes", "project", "worker_id", "label")
 
@@ -310,6 +310,8 @@ class ApiKeyAdmin(MadeOnce, OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         (key, *_others) = answer.objects
+        if is_renewed(request, key.digest):
+            return self._show_made(request, key, self.renewed_already)
         try:
             with atomic():
                 secret = rotate_key(
@@ -365,6 +367,7 @@ ROTATE = Question(
     ),
     button=_("Make a new secret"),
     form_class=RotationForm,
+    details=marked(lambda key: key.digest),
     most=1,
 )
 REVOKE = Question(

@@ -1,20 +1,25 @@
-"""Add pages of objects with a secret: a form that is sent again, as on reload, makes nothing more.
+"""Forms that make a secret, for a new object or in place of an old one: sent again, as on reload,
+they make nothing more.
 
 The page is answered with the secret, not with a redirect, so that the secret is kept nowhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.crypto import constant_time_compare, salted_hmac
+from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import parse_uuid, uuid7
 from . import display
 
 FIELD = "once"
-"""Hidden in the form: an id, new each time the page is opened. What is made is unique by it."""
+"""Hidden in the form. For a new object, an id that is new each time the page is opened: what is
+made is unique by it. For another secret, a mark of the present one."""
 
 
 class MadeAlready(Exception):
@@ -29,18 +34,23 @@ class MadeOnce:
 
     made_already: Any
     """Message for who sends the form again."""
+    renewed_already = _(
+        "It has been given a new secret since that page was opened, and a secret is shown only "
+        "once. If you do not have it, give it another one."
+    )
+    """The same of the form for another secret."""
 
     def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         this: Any = super()
         try:
             response: HttpResponse = this.add_view(request, *args, **kwargs)
         except MadeAlready as again:
-            return self._show_made(request, again.made)
+            return self._show_made(request, again.made, self.made_already)
         return response
 
-    def _show_made(self, request: HttpRequest, made: Any) -> HttpResponse:
+    def _show_made(self, request: HttpRequest, made: Any, text: Any) -> HttpResponse:
         this: Any = self
-        this.message_user(request, str(self.made_already), messages.WARNING)
+        this.message_user(request, str(text), messages.WARNING)
         model = f"{this.opts.app_label}_{this.opts.model_name}"
         url = display.admin_url(this.admin_site.name, model, "change", made.pk)
         return HttpResponseRedirect(url)
@@ -57,3 +67,17 @@ class MadeOnce:
 def form_id(request: HttpRequest) -> Any:
     """The id of the form that was sent; None if it has none."""
     return parse_uuid(request.POST.get(FIELD, ""))
+
+
+def marked(secret_of: Callable[[Any], str]) -> Callable[[Sequence[Any]], dict[str, str]]:
+    """The `details` of a question for another secret, given what tells the present one."""
+    return lambda objects: {FIELD: _mark(secret_of(objects[0]))}
+
+
+def is_renewed(request: HttpRequest, secret: str) -> bool:
+    """Whether this is not the secret that the form, as it was opened, is to replace."""
+    return not constant_time_compare(request.POST.get(FIELD, ""), _mark(secret))
+
+
+def _mark(secret: str) -> str:
+    return salted_hmac("ojs.made_once", secret).hexdigest()

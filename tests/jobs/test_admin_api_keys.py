@@ -12,7 +12,7 @@ from jobs.http.authentication import make_key
 from jobs.models import ApiKey, OperatorAction
 from tests.factories import ago, ahead
 from tests.ojs_client import OJSClient
-from tests.operators import answer, buttons, confirm, forms, list_of, messages, press, staff
+from tests.operators import answer, buttons, choose, confirm, forms, list_of, messages, press, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -301,6 +301,19 @@ def test_a_leaked_secret_ends_at_once(admin_client):
     assert "no longer works" in reply.content.decode()
     assert OJSClient(leaked).push().status_code == 401
     assert OJSClient(shown_key(reply)).push().status_code == 201
+
+
+def test_the_form_for_a_new_secret_makes_one_however_often_it_is_sent(admin_client):
+    """Reloading the page that shows the secret sends the form again."""
+    record, _ = make_key("ci")
+    page = choose(admin_client, KEY, "rotate", record)
+    new = shown_key(answer(admin_client, page, overlap="0"))
+
+    again = answer(admin_client, page, overlap="0")
+
+    assert messages(again)[0].startswith("It has been given a new secret")
+    assert new not in again.content.decode()
+    assert OJSClient(new).push().status_code == 201
 
 
 def test_a_key_in_rotation_is_rotated_again_only_if_that_is_said(admin_client):

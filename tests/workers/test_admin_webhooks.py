@@ -168,6 +168,20 @@ def test_a_new_secret_is_shown_once(admin_client):
     assert "two secrets until" in shown and rotated.secret not in shown
 
 
+def test_the_form_for_a_new_secret_makes_one_however_often_it_is_sent(admin_client):
+    """Reloading the page that shows the secret sends the form again."""
+    row = made()
+    form = press(admin_client, admin_client.get(f"{HOOKS}{row.pk}/change/"), "rotate")
+    answer(admin_client, form, overlap="0")
+    secret = WebhookSubscription.objects.get().secret
+
+    again = answer(admin_client, form, overlap="0")
+
+    assert messages(again)[0].startswith("It has been given a new secret")
+    assert WebhookSubscription.objects.get().secret == secret
+    assert secret not in again.content.decode()
+
+
 def test_a_test_reports_what_the_receiver_answered(admin_client, settings):
     settings.OJS = settings.OJS | {
         "OUTBOUND_NETWORKS": ["127.0.0.1"],

@@ -134,7 +134,9 @@ class AlertAdmin(ReadOnlyModelAdmin):
             return display.NOTHING
         if link.key is not None:
             return display.link(url, alert.subject or str(link.key))
-        return display.link(url, link.query.get("name") or str(link.model._meta.verbose_name_plural))
+        return display.link(
+            url, link.query.get("name") or str(link.model._meta.verbose_name_plural)
+        )
 
     @admin.display(description=_("first seen"))
     def first_seen(self, alert: Alert) -> str | SafeString:

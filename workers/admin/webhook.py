@@ -12,6 +12,7 @@ from django.contrib import admin, messages
 from django.db import IntegrityError
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -24,7 +25,7 @@ from jobs.admin import display
 from jobs.admin.base import OJSModelAdmin, ReadOnlyModelAdmin, may
 from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, back_to_list, say
 from jobs.admin.job_form import WIDE, projects
-from jobs.admin.made_once import MadeAlready, MadeOnce, form_id
+from jobs.admin.made_once import MadeAlready, MadeOnce, form_id, is_renewed, marked
 from jobs.errors import Conflict, OJSError, TooManyConnections
 from jobs.models import Job
 from jobs.store.database import atomic
@@ -445,10 +446,14 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         answer = ask(self, request, queryset, ROTATE)
         if not isinstance(answer, Answer):
             return answer
-        (row, *_others) = answer.objects
-        rotated = subscriptions.rotate(
-            of_request(request), row, overlap=answer.data["overlap"], reason=answer.reason
-        )
+        with atomic():
+            locked = WebhookSubscription.objects.select_for_update()
+            row = get_object_or_404(locked, pk=answer.ids[0])
+            if is_renewed(request, row.secret):
+                return self._show_made(request, row, self.renewed_already)
+            rotated = subscriptions.rotate(
+                of_request(request), row, overlap=answer.data["overlap"], reason=answer.reason
+            )
         note, until = "", rotated.previous_until
         if until is not None and rotated.has_two_secrets:
             note = gettext("Deliveries are signed with the previous one as well until %(until)s.")
@@ -628,6 +633,7 @@ ROTATE = Question(
     ),
     button=_("Make a new secret"),
     form_class=RotationForm,
+    details=marked(lambda row: row.secret),
     most=1,
 )
 DELETE = Question(
