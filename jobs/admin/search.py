@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -55,13 +57,19 @@ def _bare(text: str) -> Q:
     return Q(type__startswith=text) if job_id is None else Q(pk=job_id)
 
 
-# A condition, or the rows of another table of which one must be the job's.
+def _worker(text: str) -> Any:
+    """What it holds or finished, and what it failed or died with."""
+    return Q(reserved_by=text) | Q(finished_by=text), JobError.objects.filter(worker_id=text)
+
+
+# A condition, the rows of another table of which one must be the job's, or several of these of
+# which one must be met.
 TERMS: dict[str, Callable[[str], Any]] = {
     "id": _id,
     "type": lambda text: Q(type=text),
     "queue": lambda text: Q(queue=text),
     "state": _state,
-    "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
+    "worker": _worker,
     "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
     "error": lambda text: JobError.objects.filter(Q(type=text) | Q(code=text)),
@@ -111,12 +119,17 @@ def search(
         jobs = jobs.filter(pk__gte=since)
     for word in smart_split(text):
         term = _term(word, sees_all)
-        if isinstance(term, QuerySet):
-            # Bounded as well, for otherwise PostgreSQL reads the rows of all jobs.
-            bound = {} if since is None else {"job_id__gte": since}
-            term = Exists(term.filter(job=OuterRef("pk"), **bound))
-        jobs = jobs.filter(term)
+        either = term if isinstance(term, tuple) else (term,)
+        jobs = jobs.filter(reduce(or_, (_condition(each, since) for each in either)))
     return jobs
+
+
+def _condition(term: Any, since: UUID | None) -> Any:
+    if not isinstance(term, QuerySet):
+        return term
+    # Bounded as well, for otherwise PostgreSQL reads the rows of all jobs.
+    bound = {} if since is None else {"job_id__gte": since}
+    return Exists(term.filter(job=OuterRef("pk"), **bound))
 
 
 def _term(word: str, sees_all: bool) -> Any:

@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from jobs.admin import job as job_admin
-from jobs.admin import paging
+from jobs.admin import job_list, paging
 from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
@@ -88,6 +88,18 @@ def test_a_job_is_found_by(admin_client, search):
     page = admin_client.get(list_of(JOB), {"q": search.format(id=wanted.pk)})
 
     assert [job.pk for job in page.context["cl"].result_list] == [wanted.pk]
+
+
+@pytest.mark.parametrize("newest", [10, 2])
+def test_a_worker_that_died_finds_the_jobs_that_it_held(admin_client, monkeypatch, newest):
+    """Also where only the newest jobs are searched."""
+    monkeypatch.setattr(job_list, "SEARCHED", newest)
+    JobErrorFactory(job=JobFactory(), type="worker_death", worker_id="web_2")
+    JobFactory()
+    lost = JobFactory(completed=True, finished_by="web_3")
+    JobErrorFactory(job=lost, type="worker_death", worker_id="web_1")
+
+    assert listed(admin_client, "?q=worker:web_1") == [lost.pk]
 
 
 @pytest.mark.parametrize(
