@@ -12,6 +12,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext
@@ -29,6 +30,8 @@ from .confirm import Question, switch
 from .job_form import WIDE, Suggesting, suggest
 
 EVERY = 2
+FILTERS = ("type", "queue", "project", "state")
+MOMENTS = ("enqueued_after", "enqueued_before")
 MOMENT = {"type": "datetime-local", "step": "1"}
 DESTRUCTIVE = (BulkVerb.CANCEL, BulkVerb.DELETE)
 
@@ -41,6 +44,9 @@ class NewBulkOperationForm(forms.Form):
     )
     queue = forms.CharField(
         label=_("Queue"), required=False, max_length=128, widget=Suggesting(attrs=WIDE)
+    )
+    project = forms.CharField(
+        label=_("Project"), required=False, max_length=100, widget=Suggesting(attrs=WIDE)
     )
     workflow = forms.UUIDField(
         label=capfirst(_("workflow")), required=False, widget=forms.TextInput(attrs=WIDE)
@@ -70,15 +76,21 @@ class NewBulkOperationForm(forms.Form):
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)
     )
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        text = gettext("In the time zone %(zone)s.")
+        for name in MOMENTS:
+            self.fields[name].help_text = text % {"zone": timezone.get_current_timezone_name()}
+
     def wanted(self) -> dict[str, Any]:
         """The filter that was filled in, as in bulk requests."""
         data = self.cleaned_data
-        found = {name: data[name] for name in ("type", "queue", "state") if data[name]}
+        found = {name: data[name] for name in FILTERS if data[name]}
         if data["workflow"]:
             found["workflow"] = str(data["workflow"])
         if data["priority"] is not None:
             found["priority"] = data["priority"]
-        for name in ("enqueued_after", "enqueued_before"):
+        for name in MOMENTS:
             if data[name]:
                 found[name] = format_timestamp(data[name])
         return found

@@ -208,8 +208,12 @@ def _only_project() -> str:
 
 
 def suggest(form: forms.Form, request: HttpRequest) -> None:
-    """Complete the names of types and queues, for a user who may see them."""
-    known = {"type": ("ojs_jobs.view_job", types), "queue": ("ojs_jobs.view_queue", queues)}
+    """Complete the names of types, queues and projects, for a user who may see them."""
+    known = {
+        "type": ("ojs_jobs.view_job", types),
+        "queue": ("ojs_jobs.view_queue", queues),
+        "project": ("ojs_jobs.view_apikey", projects),
+    }
     for name, (permission, names) in known.items():
         if name in form.fields and request.user.has_perm(permission):
             widget: Any = form.fields[name].widget

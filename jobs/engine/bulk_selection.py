@@ -87,7 +87,7 @@ def filtered(
         raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
     states = BulkFilter.state.read(wanted) or default
     jobs = Job.objects.filter(state__in=sorted(states))
-    for member in (BulkFilter.type, BulkFilter.queue):
+    for member in (BulkFilter.type, BulkFilter.queue, BulkFilter.project):
         if (value := member.read(wanted)) is not None:
             jobs = jobs.filter(**{member.name: value})
     now = now or clock.now()

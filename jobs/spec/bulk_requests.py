@@ -119,6 +119,7 @@ class MetaFilter(Member[dict[str, Any] | None]):
 class BulkFilter(Members, component="JobFilter", closed=True, rules={"minProperties": 1}):
     type = Text()
     queue = Text()
+    project = Text("Jobs of keys of this project.")
     state = States("One state, or several.")
     enqueued_before = Moment()
     enqueued_after = Moment()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from jobs.engine import bulk_operations
+from jobs.http.authentication import make_key
 from jobs.models import Dependency, Event, Job
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, many_jobs
-from tests.ojs_client import refusal
+from tests.ojs_client import OJSClient, refusal
 
 JOB = {"type": "user.import", "args": []}
 
@@ -299,3 +300,18 @@ def test_the_priority_of_a_waiting_job_can_be_changed(api):
     )
     assert refusal(again)["details"]["current_state"] == "active"
     assert Event.objects.get(type="priority.changed").data["new_priority"] == 9
+
+
+@pytest.mark.django_db
+def test_a_filter_names_a_project_and_no_project_reaches_another():
+    ours, theirs = (JobFactory(project=name).pk for name in ("acme", "other"))
+    of_acme = OJSClient(make_key("a", project="acme")[1])
+    of_all = OJSClient(make_key("b")[1])
+
+    def cancelled(client: OJSClient, project: str) -> int:
+        wanted = {"filter": {"project": project}}
+        return client.send("jobs/bulk/cancel", wanted).json()["cancelled"]
+
+    assert cancelled(of_acme, "other") == 0
+    assert cancelled(of_all, "acme") == 1
+    assert (states()[str(ours)], states()[str(theirs)]) == ("cancelled", "available")

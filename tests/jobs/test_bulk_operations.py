@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
 import jobs
 from jobs.access.audit import of_shell
@@ -271,6 +272,29 @@ def test_a_wrong_filter_is_refused_at_its_field():
 
     page = ops.post(ADD, {"verb": "retry"})
     assert page.context["form"].non_field_errors() == ["Give at least one condition."]
+
+
+def test_an_operator_retries_what_failed_of_a_project():
+    wanted, *_ = dead(3, type="mail")
+    Job.objects.filter(pk=wanted.pk).update(project="acme")
+    ops = operator()
+    sent = {"verb": "retry", "type": "mail", "project": "acme"}
+    counted = ops.post(ADD, sent)
+    assert "1 job matches now." in counted.content.decode()
+
+    page = ops.post(ADD, sent | {"counted": counted.context["fingerprint"]}, follow=True)
+    bulk_operations.advance()
+
+    assert [each.pk for each in Job.objects.filter(state="available")] == [wanted.pk]
+    assert ("Project", "acme") in page.context["chosen"]
+
+
+def test_the_form_names_the_time_zone_of_its_moments():
+    """The moments are read in it, and the reader may be elsewhere."""
+    with timezone.override("Asia/Tokyo"):
+        page = operator().get(ADD).content.decode()
+
+    assert page.count("In the time zone Asia/Tokyo.") == 2
 
 
 def test_an_operator_retries_what_failed_in_a_workflow():
