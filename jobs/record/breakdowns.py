@@ -165,6 +165,32 @@ def newest_errors(points: Points, most: int, **part: str) -> list[JobError]:
     return found
 
 
+@dataclass(slots=True)
+class Failing:
+    """A type of which attempts have failed."""
+
+    type: str
+    error: str
+    """The type of its newest error."""
+    last_at: datetime
+    count: int = 0
+
+
+TOLD_APART = 1000
+"""Newest failed attempts that are told apart by type: each takes a lookup of its job."""
+
+
+def failing_types(since: datetime) -> tuple[list[Failing], bool]:
+    """Return the types that fail, among the newest failed attempts, the most frequent first; and
+    whether there were more attempts than that."""
+    errors = JobError.objects.filter(occurred_at__gte=since).order_by("-occurred_at")
+    rows = list(errors.values_list("job__type", "type", "occurred_at")[: TOLD_APART + 1])
+    found: dict[str, Failing] = {}
+    for name, error, moment in rows[:TOLD_APART]:
+        found.setdefault(name, Failing(name, error, moment)).count += 1
+    return sorted(found.values(), key=lambda one: (-one.count, one.type)), len(rows) > TOLD_APART
+
+
 def _among_newest(
     errors: QuerySet[JobError], since: datetime, until: datetime | None
 ) -> QuerySet[JobError]:

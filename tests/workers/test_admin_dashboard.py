@@ -14,7 +14,7 @@ from jobs import engine
 from jobs.access.audit import Actor
 from jobs.engine import maintenance
 from jobs.models import CronJob, CronRun, Job, Rollup, Source
-from jobs.record import rollup
+from jobs.record import breakdowns, rollup
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -347,6 +347,51 @@ def test_what_the_record_does_not_reach_is_not_compared_with_zero(admin_client, 
     assert not any(each.change.amount for each in page.context["cards"])
     assert all(chart.missing == reason for chart in page.context["charts"])
     assert not any(line.is_earlier for chart in page.context["charts"] for line in chart.lines)
+
+
+def failing(page):
+    return [(row.type, row.count, row.error) for row in page.context["failing"].get("rows", ())]
+
+
+def test_it_names_the_types_that_fail_with_their_newest_error(admin_client):
+    for seconds, error in ((30, "Timeout"), (90, "Refused"), (120, "Refused")):
+        JobErrorFactory(job=JobFactory(type="mail"), type=error, occurred_at=ago(seconds))
+    JobErrorFactory(job=JobFactory(type="report"), type="it's", occurred_at=ago(5))
+    JobErrorFactory(job=JobFactory(type="calm"), type="Timeout", occurred_at=ago(2 * 3600))
+
+    rollup.roll_up()
+    page = admin_client.get(DASHBOARD)
+
+    assert failing(page) == [("mail", "3", "Timeout"), ("report", "1", "it's")]
+    for row in page.context["failing"]["rows"]:
+        (job,) = admin_client.get(row.jobs_url).context["cl"].result_list
+        assert job.type == row.type
+        assert admin_client.get(row.url).context["name"] == row.type
+
+
+def test_of_very_many_failures_the_newest_are_told_apart(admin_client, monkeypatch):
+    QueueFactory(name="default")
+    monkeypatch.setattr(breakdowns, "TOLD_APART", 2)
+    for number in range(3):
+        JobErrorFactory(job=JobFactory(type=f"mail.{number}"), occurred_at=ago(60 + number))
+
+    rollup.roll_up()
+    page = admin_client.get(DASHBOARD)
+
+    assert [name for name, *_ in failing(page)] == ["mail.0", "mail.1"]
+    assert "Of the latest 2 failed attempts." in page.content.decode()
+
+
+def test_who_may_not_view_jobs_sees_no_errors_of_types(admin_client):
+    QueueFactory(name="default")
+    JobErrorFactory(job=JobFactory(type="mail"), type="Timeout", occurred_at=ago(60))
+
+    rollup.roll_up()
+    page = staff("view_dashboard").get(DASHBOARD)
+
+    assert failing(page) == [("mail", "1", "")]
+    assert "Timeout" not in page.content.decode()
+    assert "Timeout" in admin_client.get(DASHBOARD).content.decode()
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin import site
+from django.utils.html import strip_tags
 
 from jobs.access.audit import of_shell
 from jobs.http.authentication import make_key
 from jobs.models import OperatorAction
-from tests.factories import ago
+from jobs.record import rollup
+from jobs.spec.reserved import WEBHOOK_JOB, WEBHOOK_QUEUE
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago
 from tests.operators import answer, buttons, choose, confirm, forms, messages, press, staff
 from tests.workers.receiver import receiving
+from workers.admin.webhook import WebhookSubscriptionAdmin
 from workers.chores import reaper
 from workers.models import WebhookDelivery, WebhookSubscription
 from workers.webhooks import subscriptions
@@ -166,6 +171,44 @@ def test_a_new_secret_is_shown_once(admin_client):
     assert rotated.secret in page.content.decode() and rotated.has_two_secrets
     shown = admin_client.get(f"{HOOKS}{row.pk}/change/").content.decode()
     assert "two secrets until" in shown and rotated.secret not in shown
+
+
+def test_the_list_marks_what_is_wrong_with_a_subscription(admin_client):
+    def marks():
+        rows = admin_client.get(HOOKS).context["cl"].result_list
+        page = WebhookSubscriptionAdmin(WebhookSubscription, site)
+        return {row.host.partition(".")[0]: strip_tags(page.state(row)) for row in rows}
+
+    for name, given in {
+        "well": {},
+        "off": {"active": False, "disabled_reason": "Nothing reached it."},
+        "paused": {"active": False},
+        "down": {"failing_since": ago(7290)},
+        "picky": {},
+    }.items():
+        row = made(url=f"https://{name}.example.com/")
+        WebhookSubscription.objects.filter(pk=row.pk).update(**given)
+    delivered(row, state="dead", finished_at=ago(60))
+
+    assert marks() == {
+        "well": "active",
+        "off": "disabled Nothing reached it.",
+        "paused": "paused",
+        "down": "failing",
+        "picky": "losing deliveries",
+    }
+    WebhookDelivery.objects.update(finished_at=ago(4000))
+    assert marks()["picky"] == "active"
+
+
+def test_the_dashboard_names_webhooks_among_what_fails(admin_client):
+    QueueFactory(name=WEBHOOK_QUEUE)
+    JobErrorFactory(job=JobFactory(type=WEBHOOK_JOB, queue=WEBHOOK_QUEUE), occurred_at=ago(60))
+    rollup.roll_up()
+
+    (row,) = admin_client.get("/admin/ojs_workers/dashboard/").context["failing"]["rows"]
+
+    assert (row.type, row.url) == (WEBHOOK_JOB, HOOKS)
 
 
 def test_the_form_for_a_new_secret_makes_one_however_often_it_is_sent(admin_client):

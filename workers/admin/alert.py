@@ -123,7 +123,7 @@ class AlertAdmin(ReadOnlyModelAdmin):
         alert = super().get_object(request, object_id, from_field)
         if alert is not None:
             link = evaluation.link_of(alert)
-            alert.about = link, url_of(link, Figures(self.admin_site, request, None))
+            alert.about = link, url_of(link, Figures(self.admin_site, request))
         return alert
 
     @admin.display(description=_("where"))

@@ -26,10 +26,10 @@ from . import breakdowns, comparison
 from .attention import attention
 from .cards import LABELS, cards
 from .drawings import depth, latency, states, throughput
+from .failing import failing
 from .figures import Figures
 from .finding import find_view
 from .marked import Marked, marked
-from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
 """Seconds between two refreshes; 0 means never."""
@@ -86,7 +86,7 @@ class DashboardAdmin(PagesModelAdmin):
         is_kiosk = "kiosk" in request.GET
         refresh = request.GET.get("refresh", str(KIOSK_REFRESH) if is_kiosk else "")
         compared = comparison.chosen(request)
-        figures = Figures(self.admin_site, request, reaper_seen(request))
+        figures = Figures(self.admin_site, request)
         points = Points(chosen, comparison=compared)
         fleet = Points(chosen, FleetSample, compared)
         found = marked(self.admin_site, request, points.since)
@@ -103,6 +103,7 @@ class DashboardAdmin(PagesModelAdmin):
             "now": display.absolute(clock.now()),
             "attention": attention(figures),
             "cards": cards(figures, points, fleet),
+            "failing": failing(figures, points),
             "charts": charts(points, fleet, found),
             "marks": found,
             **comparison.context(compared, comparison.note_on(points)),

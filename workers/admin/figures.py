@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.utils.http import urlencode
@@ -38,9 +38,8 @@ class Figures(Situation):
 
     named = 5
 
-    def __init__(self, site: Any, request: Any, reaper_seen: datetime | None) -> None:
+    def __init__(self, site: Any, request: Any) -> None:
         self._site, self._request = site, request
-        self.reaper_seen = reaper_seen
 
     def url_of(self, model: Any, key: Any = None, *, page: str = "changelist", **query: str) -> str:
         """The URL of a row's page or, without a key, of the list or another page of the model;

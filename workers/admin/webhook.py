@@ -154,7 +154,7 @@ class StateFilter(admin.SimpleListFilter):
         if self.value() == "active":
             return queryset.active()
         if self.value() == "failing":
-            return queryset.active().filter(failing_since__isnull=False)
+            return queryset.failing()
         return queryset.filter(active=False) if self.value() == "inactive" else queryset
 
 
@@ -279,8 +279,11 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
     def add_figures(self, rows: Sequence[Any]) -> None:
         pending = WebhookDelivery.objects.pending().filter(subscription__in=rows).order_by()
         counts = dict(pending.values_list("subscription").annotate(count=Count("pk")))
+        lost = WebhookDelivery.objects.lost_lately().filter(subscription__in=rows).order_by()
+        losing = set(lost.values_list("subscription", flat=True))
         for row in rows:
             row.pending = counts.get(row.pk, 0)
+            row.is_losing = row.pk in losing
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         row = super().get_object(request, object_id, from_field)
@@ -304,7 +307,7 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         return format_html("{} {}", display.chips(row.events), only)
 
     @admin.display(description=_("state"))
-    def state(self, row: WebhookSubscription) -> SafeString:
+    def state(self, row: Any) -> SafeString:
         if not row.active and row.disabled_reason:
             chip = display.chip("discarded", gettext("disabled"))
             return format_html("{} {}", chip, row.disabled_reason)
@@ -312,6 +315,8 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
             return display.chip("paused", gettext("paused"))
         if row.failing_since is not None:
             return display.chip("retryable", gettext("failing"))
+        if row.is_losing:
+            return display.chip("retryable", gettext("losing deliveries"))
         return display.chip("active", gettext("active"))
 
     @admin.display(description=_("deliveries that wait"))

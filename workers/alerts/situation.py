@@ -65,14 +65,15 @@ class Situation:
 
     named = 100
     """Most problems of a kind that are named one by one."""
+    _seen_with_fleet: datetime | None = None
 
     def row(self, queue: Queue, depth: dashboard.Depth, workers: int) -> QueueRow:
         return QueueRow(queue, depth, workers)
 
     @cached_property
     def reaper_seen(self) -> datetime | None:
-        """When any reaper was last seen."""
-        return reapers.last_seen()
+        """When any reaper was last seen: read with the fleet, if there is one."""
+        return self._seen_with_fleet if self.fleet else reapers.last_seen()
 
     @cached_property
     def fleet(self) -> list[Member]:
@@ -82,14 +83,15 @@ class Situation:
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
         )
         annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
-        read = ("condition", "concurrency", "in_hand", "died_at")
+        annotated = annotated.annotate(reaper_seen=Subquery(reapers.newest()))
+        read = ("reaper_seen", "condition", "concurrency", "in_hand", "died_at")
         texts = as_text("queues"), as_text("job_versions")
         parsed = Parsed()
-        rows = annotated.order_by().values_list(*read, *texts)
-        return [
-            Member(state, concurrency, busy, died_at, parsed[queues], parsed[versions] or {})
-            for state, concurrency, busy, died_at, queues, versions in rows
-        ]
+        members = []
+        for seen, *one, queues, versions in annotated.order_by().values_list(*read, *texts):
+            self._seen_with_fleet = seen
+            members.append(Member(*one, parsed[queues], parsed[versions] or {}))
+        return members
 
     @cached_property
     def workers(self) -> Counter[str]:

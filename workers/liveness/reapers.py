@@ -7,7 +7,7 @@ import socket
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
 
 from jobs.conf import ojs_settings
@@ -29,6 +29,11 @@ def last_seen() -> datetime | None:
     """When any reaper was last seen."""
     seen: Any = Reaper.objects.aggregate(seen=Max("seen_at"))["seen"]
     return seen
+
+
+def newest() -> QuerySet[Any]:
+    """The same as a subquery."""
+    return Reaper.objects.order_by("-seen_at").values("seen_at")[:1]
 
 
 def is_silent(seen: datetime | None, limit: timedelta | None = None) -> bool:

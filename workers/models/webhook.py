@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from jobs.spec.identifiers import uuid7
 from jobs.store import clock
 
 LONGEST_SECRET = 255
+LOOKED_AT = 1000
 
 
 class WebhookFormat(models.TextChoices):
@@ -28,6 +29,10 @@ class WebhookFormat(models.TextChoices):
 class SubscriptionQuerySet(models.QuerySet["WebhookSubscription"]):
     def active(self) -> SubscriptionQuerySet:
         return self.filter(active=True)
+
+    def failing(self) -> SubscriptionQuerySet:
+        """Those that nothing has reached since an attempt failed."""
+        return self.active().filter(failing_since__isnull=False)
 
     def disabled(self) -> SubscriptionQuerySet:
         """Those that the server has made inactive, not an operator."""
@@ -123,6 +128,12 @@ class DeliveryQuerySet(models.QuerySet["WebhookDelivery"]):
 
     def finished(self) -> DeliveryQuerySet:
         return self.exclude(state=DeliveryState.PENDING)
+
+    def lost_lately(self) -> DeliveryQuerySet:
+        """Those that are dead, among the newest `LOOKED_AT` that ended within the last hour."""
+        lately = self.finished().filter(finished_at__gte=clock.now() - timedelta(hours=1))
+        newest = lately.order_by("-finished_at").values("pk")[:LOOKED_AT]
+        return self.filter(pk__in=newest, state=DeliveryState.DEAD)
 
 
 class WebhookDelivery(models.Model):

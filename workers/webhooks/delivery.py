@@ -427,7 +427,7 @@ def _event_of_lost(row: WebhookDelivery) -> Any:
 
 
 def _disable_overfull() -> None:
-    failing = WebhookSubscription.objects.active().filter(failing_since__isnull=False)
+    failing = WebhookSubscription.objects.failing()
     pending = (
         WebhookDelivery.objects.pending()
         .filter(subscription__in=failing.values("pk"))
