@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
+from django.utils.translation import gettext as _
 from django.views import defaults
 
 TEMPLATE = "admin/ojs/forbidden.html"
@@ -21,18 +22,20 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
     user: Any = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         return defaults.permission_denied(request, exception)
-    context = admin.site.each_context(request)
-    request.current_app = admin.site.name
-    return TemplateResponse(request, TEMPLATE, context, status=403).render()
+    return _page(request, TEMPLATE, _("You may not do this"))
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """The project's `CSRF_FAILURE_VIEW`: mostly, someone has logged in again in another tab."""
-    context = admin.site.each_context(request)
-    request.current_app = admin.site.name
-    response = TemplateResponse(request, OUTDATED, context, status=403).render()
+    response = _page(request, OUTDATED, _("This page is out of date"))
     add_never_cache_headers(response)
     return response
+
+
+def _page(request: HttpRequest, template: str, title: str) -> HttpResponse:
+    context = {**admin.site.each_context(request), "title": title}
+    request.current_app = admin.site.name
+    return TemplateResponse(request, template, context, status=403).render()
 
 
 class WithoutTraceback(logging.Filter):

@@ -26,8 +26,8 @@ from django.utils.translation.template import templatize
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = ("de", "es")
-SOURCES = {"jobs": ("jobs", "templates"), "workers": ("workers",)}
-"""The apps' catalogues; the templates are part of `jobs`."""
+SOURCES = {"jobs": ("jobs", "ojs_project", "templates"), "workers": ("workers",)}
+"""The apps' catalogues; the templates and the project are part of `jobs`."""
 KEYWORDS = {
     "_": None,
     "gettext": None,

@@ -1,6 +1,20 @@
-/* Tells the server the reader's time zone, for the next page, and puts a button beside each id that
-   copies the whole of it. Without script, times are in UTC and the whole id is on hover. */
+/* Tells the server the reader's time zone, for the next page, puts a button beside each id that
+   copies the whole of it, and fetches the page again for the scripts that keep it up to date. Without
+   script, times are in UTC and the whole id is on hover. */
 "use strict";
+
+window.ojsPage = {
+    /* The page as it is now; null if the server cannot give it at present, and also, after the event
+       `ojs-gone`, if it has another page here or none: a login page, for example. */
+    async fetchAgain() {
+        const reply = await fetch(location.href, {credentials: "same-origin"});
+        if (reply.redirected || (reply.status >= 400 && reply.status < 500)) {
+            document.dispatchEvent(new Event("ojs-gone"));
+            return null;
+        }
+        return reply.ok ? new DOMParser().parseFromString(await reply.text(), "text/html") : null;
+    },
+};
 
 {
     // Chosen by hand, it stays: `document.cookie = "ojs_zone=UTC; path=/"`.

@@ -27,11 +27,9 @@ document.addEventListener("DOMContentLoaded", () => {
     async function look() {
         if (!document.hidden) {
             try {
-                const answer = await fetch(location.href, {credentials: "same-origin"});
-                if (answer.redirected || (answer.status >= 400 && answer.status < 500)) {
-                    document.dispatchEvent(new Event("ojs-gone")); // a login page, for example
-                } else if (answer.ok) {
-                    replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+                const fresh = await window.ojsPage.fetchAgain();
+                if (fresh) {
+                    replace(fresh);
                 }
             } catch {
                 // The server is away: the next look may find it.

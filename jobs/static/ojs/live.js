@@ -117,19 +117,17 @@ document.addEventListener("DOMContentLoaded", () => {
             return;
         }
         try {
-            const reply = await fetch(location.href, {credentials: "same-origin"});
-            if (reply.redirected || (reply.status >= 400 && reply.status < 500)) {
-                end();
+            const fresh = await window.ojsPage.fetchAgain();
+            if (isGone) {
                 return;
             }
-            if (!reply.ok) {
+            if (!fresh) {
                 say(words.dataset.lost, "lost");
                 return;
             }
             if (isBusy()) {
                 return;
             }
-            const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
             const freshList = fresh.querySelector("#result_list tbody");
             const freshPage = fresh.querySelector("#content-main");
             if (list && freshList) {
