@@ -178,7 +178,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
 
     document.addEventListener("keydown", event => {
-        const isWriting = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
+        const isWriting = event.target.closest?.("input:not([type=checkbox], [type=radio], [type=submit], [type=button]), textarea, select, [contenteditable]");
         if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isWriting || document.querySelector("dialog[open]")) {
             return;
         }
