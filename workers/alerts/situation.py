@@ -88,9 +88,11 @@ class Situation:
         texts = as_text("queues"), as_text("job_versions")
         parsed = Parsed()
         members = []
-        for seen, *one, queues, versions in annotated.order_by().values_list(*read, *texts):
+        rows = annotated.order_by().values_list(*read, *texts)
+        for seen, state, concurrency, busy, died_at, queues, versions in rows:
             self._seen_with_fleet = seen
-            members.append(Member(*one, parsed[queues], parsed[versions] or {}))
+            placed = parsed[queues], parsed[versions] or {}
+            members.append(Member(state, concurrency, busy, died_at, *placed))
         return members
 
     @cached_property
