@@ -208,7 +208,7 @@ def figures() -> Figures:
     """Figures for a user who may not view any page."""
     request: Any = RequestFactory().get("/")
     request.user = AnonymousUser()
-    return Figures(admin.site, request, None)
+    return Figures(admin.site, request)
 
 
 def shown() -> list[str]:
