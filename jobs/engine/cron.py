@@ -435,7 +435,8 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     # The correlation key and the time (§6.3).
     meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | meta
-    job.pending = job.pending or held
+    if held:
+        job.hold()
     assign_project([job], row.project, lenient=True)
     return job
 

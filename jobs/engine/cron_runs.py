@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 
 from ..models import CronRun, Job
-from ..record.events import first_enqueued, record
-from ..spec.lifecycle import TERMINAL, Event, State
-from ..store import clock, wakeup
+from ..spec.lifecycle import TERMINAL, State
 from ..store.database import atomic, connection
+from .ready import COLUMNS, make_ready
 
 BATCH_SIZE = 100
 MOST_OPEN = 1000
@@ -68,10 +66,8 @@ def _release(name: str) -> bool:
         first: Sequence[Job] = unfinished[:1]
         if not first or first[0].pk != run.job_id:
             return False
-        jobs = Job.objects.filter(pk=run.job_id)
-        moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
         CronRun.objects.filter(pk=run.pk).update(held=False)
-        if moved:
-            record([first_enqueued(first[0], time=clock.now())])
-            wakeup.notify([first[0].queue])
-    return bool(moved)
+        jobs = Job.objects.filter(pk=run.job_id, state=State.PENDING)
+        locked = list(jobs.select_for_update().only(*COLUMNS))
+        make_ready(locked)
+    return bool(locked)

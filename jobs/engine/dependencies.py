@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 
 from ..errors import InvalidRequest
@@ -27,18 +26,19 @@ from ..models import (
     WorkflowState,
 )
 from ..models.querysets import JobQuerySet
-from ..record.events import PREVIOUS, first_enqueued, job_event, record
-from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
+from ..record.events import PREVIOUS, job_event, record
+from ..signals import jobs_cancelled, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
 from ..spec.validation import NewJob
 from ..spec.workflow_plans import find_cycle
-from ..store import clock, wakeup
+from ..store import clock
 from ..store.database import connection
 from ..store.expressions import Among
 from ..store.queries import compiled_once
 from ..store.rows import insert_rows
 from .inheritance import results_of_jobs, subtree
 from .insertion import insert_jobs
+from .ready import COLUMNS, make_ready
 
 MOST = 1000
 """Edges that one transaction follows: thousands of jobs may wait for the same one."""
@@ -78,7 +78,8 @@ def _prepare(
     for job in new:
         job.followed = job.followed or job.id in named
         if job.id in waiting:
-            job.pending = job.followed = True
+            job.hold()
+            job.followed = True
             job.parent_results = [] if pass_results else None
 
 
@@ -153,9 +154,7 @@ def release(jobs: Collection[Job], *, patient: bool = False) -> Released:
     # Not compiled once: a plan of when no job was pending would read the index of all that are.
     waiting = Job.objects.filter(Among("pk", waiters), state=State.PENDING)
     locked = list(
-        waiting.order_by("pk")
-        .select_for_update()
-        .only("type", "queue", "attempt", "priority", "parent_results", "workflow_id")
+        waiting.order_by("pk").select_for_update().only(*COLUMNS, "parent_results", "workflow_id")
     )
     if any(job.workflow_id is not None for job in locked):
         # These are not to run, and their turn to be cancelled comes.
@@ -218,15 +217,11 @@ def freed_by(job_id: UUID) -> int:
 
 
 def _free(jobs: Sequence[Job]) -> None:
-    """Make waiting jobs available, with the results of what they waited for."""
+    """Make waiting jobs ready, with the results of what they waited for."""
     if not jobs:
         return
     _inherit([job.pk for job in jobs if job.parent_results is not None])
-    Job.objects.these(jobs).transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
-    now = clock.now()
-    record(first_enqueued(job, time=now) for job in jobs)
-    wakeup.notify({job.queue for job in jobs})
-    send_on_commit(jobs_promoted, Job, count=len(jobs))
+    make_ready(jobs)
 
 
 def _inherit(waiters: Sequence[UUID]) -> None:

@@ -130,6 +130,12 @@ def first_enqueued(job: Any, *, time: datetime) -> Event:
     return job_event("job.enqueued", job, time=time, data=data)
 
 
+def first_scheduled(job: Any, at: datetime, *, time: datetime) -> Event:
+    """Build the event for a pending job that is ready before its time."""
+    data = {"scheduled_at": at.isoformat(), PREVIOUS: "pending"}
+    return job_event("job.scheduled", job, time=time, data=data)
+
+
 def worker_event(kind: str, worker_id: str, **data: Any) -> Event:
     return Event(
         type=kind, subject=worker_id, worker_id=worker_id, time=clock.now(), data=data or None

@@ -11,7 +11,7 @@ import orjson
 
 from ..store import clock
 from .lifecycle import State
-from .timestamps import format_timestamp, wire_timestamp
+from .timestamps import format_timestamp, is_delay, wire_timestamp
 from .worker_ids import shown
 
 ERROR_FIELDS = (
@@ -147,7 +147,10 @@ def envelope(
     _add_errors(document, job, errors, project)
     for name, value in (job.attributes or {}).items():
         # An operator's retry removes the deadline, so its original text must be removed, too.
-        if name != "expires_at" and not (for_worker and name in NOT_FOR_WORKERS):
+        if name == "expires_at" or (for_worker and name in NOT_FOR_WORKERS):
+            continue
+        # A delay is kept for when it begins (`NewJob.hold`); the standard's member is a timestamp.
+        if not (name == "scheduled_at" and is_delay(value)):
             document.setdefault(name, value)
     return document
 
@@ -188,7 +191,8 @@ def _add_times(document: dict[str, Any], job: Any) -> None:
         if job.state == State.RETRYABLE:
             document["next_attempt_at"] = document["next_retry_at"] = due
         elif job.state == State.SCHEDULED:
-            document["scheduled_at"] = sent.get("scheduled_at") or due
+            text = sent.get("scheduled_at")
+            document["scheduled_at"] = text if text and not is_delay(text) else due
     if job.finished_at is None:
         return
     finished = format_timestamp(job.finished_at)

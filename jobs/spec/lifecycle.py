@@ -33,6 +33,8 @@ class Event(enum.Enum):
     TIMER = "timer"
     """`scheduled_at` or the backoff delay has been reached."""
     ACTIVATE = "activate"
+    READY = "ready"
+    """What a pending job waited for is over: other jobs, or earlier runs of its cron job."""
     FETCH = "fetch"
     ACK = "ack"
     FAIL = "fail"
@@ -56,7 +58,8 @@ WAITING = frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING, State.RETR
 
 # OJS core §6.3, row by row. TIMEOUT → discarded is §5.5.4 of the worker protocol, RELEASE is the
 # voluntary counterpart of TIMEOUT, EXPIRE is core §5.2, DEFER rate limiting §6.2, and
-# RETRY of a cancelled job §7.4 of the Admin API.
+# RETRY of a cancelled job §7.4 of the Admin API. READY is to a job that this server made before its
+# turn what PUSH is to a step that it makes in its turn.
 TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
     Event.PUSH: {None: frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING})},
     Event.TIMER: {
@@ -64,6 +67,7 @@ TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
         State.RETRYABLE: frozenset({State.AVAILABLE}),
     },
     Event.ACTIVATE: {State.PENDING: frozenset({State.AVAILABLE})},
+    Event.READY: {State.PENDING: frozenset({State.SCHEDULED, State.AVAILABLE})},
     Event.FETCH: {State.AVAILABLE: frozenset({State.ACTIVE})},
     Event.ACK: {State.ACTIVE: frozenset({State.COMPLETED})},
     Event.FAIL: {State.ACTIVE: frozenset({State.RETRYABLE, State.DISCARDED})},

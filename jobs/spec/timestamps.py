@@ -68,9 +68,14 @@ def parse_when(text: str, now: datetime) -> datetime:
     Raises:
         ValueError: it is neither.
     """
-    if not isinstance(text, str) or not text.startswith("+"):
+    if not isinstance(text, str) or not is_delay(text):
         return parse_timestamp(text)
     return now + parse_duration(text[1:])
+
+
+def is_delay(text: str) -> bool:
+    """Whether `parse_when` reads it as a duration."""
+    return text.startswith("+")
 
 
 def format_timestamp(moment: datetime) -> str:

@@ -40,6 +40,7 @@ from .members import (
 )
 from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy, in_force
 from .time_limits import TimeLimits, expire_unstarted
+from .timestamps import is_delay
 from .unique_policy import Unique, UniquePolicy, read_policy
 from .versions import VERSION_PATTERN, Version, split_type
 
@@ -373,6 +374,8 @@ class NewJob:
     grace_period: timedelta | None = None
     visibility_timeout: timedelta | None = None
     scheduled_at: datetime | None = None
+    delay: str = ""
+    """`scheduled_at` as it was sent, if that is relative."""
     expires_at: datetime | None = None
     tags: list[str] = field(default_factory=list)
     version_number: int | None = None
@@ -415,6 +418,12 @@ class NewJob:
         Meta is the client's own (OJS core §5.4): anything but a list of words requires nothing.
         """
         return needs_of(self.meta)
+
+    def hold(self) -> None:
+        """Make it wait as pending; a delay begins only when it no longer does."""
+        self.pending = True
+        if self.delay:
+            self.attributes["scheduled_at"] = self.delay
 
     # New jobs never have these, but an envelope reads them.
     attempt: ClassVar[int] = 0
@@ -548,7 +557,9 @@ def _take_times(job: NewJob, options: Document, now: datetime) -> None:
     for member in (Options.delay_until, Options.scheduled_at):
         job.scheduled_at = member.read(options, now)
         if job.scheduled_at is not None:
-            _keep_timestamp(job, "scheduled_at", options[member.name])
+            sent = options[member.name]
+            job.delay = sent if is_delay(sent) else ""
+            _keep_timestamp(job, "scheduled_at", sent)
             break
     if job.expires_at is not None:
         _keep_timestamp(job, "expires_at", options["expires_at"])
@@ -556,7 +567,7 @@ def _take_times(job: NewJob, options: Document, now: datetime) -> None:
 
 def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
     """Store the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
-    if not sent.startswith("+"):
+    if not is_delay(sent):
         job.attributes[name] = sent
 
 

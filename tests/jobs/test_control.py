@@ -87,6 +87,15 @@ def test_a_pending_job_is_activated(db):
     assert [claimed.id for claimed in engine.claim(["default"])] == [job.pk]
 
 
+def test_an_activation_does_not_wait_for_the_time_of_the_job(db):
+    job = JobFactory(pending=True, scheduled_at=ahead(3600))
+
+    engine.activate(job.pk)
+
+    job.refresh_from_db()
+    assert job.state == State.AVAILABLE
+
+
 def test_only_pending_jobs_can_be_activated(db):
     job = JobFactory(scheduled=True)
 

@@ -313,6 +313,22 @@ def test_enqueue_keeps_every_run_and_lets_no_two_be_executed_at_once(api):
     assert done == sorted(done), "in the order in which they were due"
 
 
+def test_a_delay_of_a_held_run_begins_when_the_earlier_run_has_finished(api):
+    register(api, overlap_policy="enqueue", options={"scheduled_at": "+PT1H"})
+    tick()
+    tick()
+    assert states() == ["scheduled", "pending"]
+    Job.objects.update(scheduled_at=ago(1))
+    (job,) = api.fetch("default", worker_id="w")
+
+    api.ack(job["id"], worker_id="w")
+    engine.enqueue_due_schedules()
+
+    assert states() == ["completed", "scheduled"]
+    assert Job.objects.get(state="scheduled").scheduled_at > ahead(3000)
+    assert api.fetch("default", worker_id="w") == []
+
+
 def test_a_template_that_is_refused_when_it_is_due_stops_no_other_schedule(api):
     register(api, name="a")
     register(api, name="b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import orjson
 import pytest
@@ -12,13 +13,15 @@ from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.engine.dependencies import is_waiting
 from jobs.errors import Conflict, InvalidRequest, InvalidTransition
-from jobs.models import Dependency, Job
+from jobs.models import Dependency, Event, Job
+from jobs.spec.envelope import envelope
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import format_timestamp
 from jobs.spec.validation import new_job
-from jobs.store import pace
+from jobs.store import clock, pace
 from jobs.store.expressions import Among
-from tests.factories import JobFactory, ago
+from tests.factories import JobFactory, ago, ahead
 
 pytestmark = pytest.mark.django_db
 
@@ -62,6 +65,62 @@ def test_a_job_waits_until_all_it_depends_on_completed_and_gets_their_results():
 
     assert states(ids)["c"] == State.AVAILABLE
     assert orjson.loads(orjson.dumps(run(ids["c"]).parent_results)) == [{"two": 2}, 1]
+
+
+def test_a_job_whose_turn_comes_before_its_time_is_scheduled():
+    at = ahead(3600)
+    early, late = new(), new(scheduled_at=at.isoformat())
+    past, free = new(scheduled_at=ago(60).isoformat()), new()
+    jobs = [late, past, free]
+    engine.enqueue_after([early, *jobs], {job.id: [early.id] for job in jobs})
+
+    run(early.id)
+
+    ids = {"late": late.id, "past": past.id, "free": free.id}
+    assert states(ids) == {"late": "scheduled", "past": "available", "free": "available"}
+    assert Job.objects.get(pk=late.id).scheduled_at == at
+    (event,) = Event.objects.filter(subject=str(late.id))
+    assert (event.type, event.data) == (
+        "job.scheduled",
+        {"scheduled_at": at.isoformat(), "previous_state": "pending"},
+    )
+    assert {job.id for job in engine.claim(["default"], count=9)} == {past.id, free.id}
+
+
+def test_a_delay_of_a_job_that_waits_for_others_begins_when_its_turn_comes():
+    first, second = new(), new(scheduled_at="+PT1H")
+    engine.enqueue_after([first, second], {second.id: [first.id]})
+    Job.objects.update(scheduled_at=ago(5))
+    waiting = envelope(Job.objects.get(pk=second.id))
+
+    before = clock.now()
+    run(first.id)
+    after = clock.now()
+
+    job = Job.objects.get(pk=second.id)
+    assert (waiting["state"], job.state) == ("pending", "scheduled")
+    assert before + timedelta(hours=1) <= job.scheduled_at <= after + timedelta(hours=1)
+    assert "scheduled_at" not in waiting
+    assert envelope(job)["scheduled_at"] == format_timestamp(job.scheduled_at)
+
+
+def test_a_step_of_a_graph_starts_neither_before_its_turn_nor_before_its_time(api):
+    at = format_timestamp(ahead(3600))
+    steps = [
+        {"id": "a", "type": "a", "args": []},
+        {"id": "b", "type": "b", "args": [], "depends_on": ["a"], "scheduled_at": at},
+        {"id": "c", "type": "c", "args": [], "depends_on": ["a"], "scheduled_at": "+PT10M"},
+    ]
+    api.send("workflows", {"steps": steps})
+
+    (job,) = api.fetch("default", count=9, worker_id="w")
+    api.ack(job["id"], worker_id="w")
+
+    assert api.fetch("default", count=9, worker_id="w") == []
+    b, c = Job.objects.filter(type__in=["b", "c"]).order_by("type")
+    assert (b.state, c.state) == ("scheduled", "scheduled")
+    assert api.see(f"jobs/{b.pk}").json()["job"]["scheduled_at"] == at
+    assert c.scheduled_at > ahead(300)
 
 
 def test_one_batch_of_acks_frees_what_waits_for_all_of_them():
