@@ -9,35 +9,46 @@ from django.db.models import QuerySet
 from ..models import CronRun, Job
 from ..spec.lifecycle import TERMINAL, State
 from ..store.database import atomic, connection
+from ..store.expressions import Among
 from .ready import COLUMNS, make_ready
 
-BATCH_SIZE = 100
 MOST_OPEN = 1000
-"""Most unfinished runs of one cron job that are checked."""
+"""Open runs of one cron job that are checked at a time."""
 
 
-def unfinished_runs(name: str) -> list[Job]:
-    """Return the unfinished runs of a cron job, oldest first.
+def unfinished_runs(name: str, *, until: int | None = None) -> list[Job]:
+    """Return the unfinished runs of a cron job in the order of the runs; the first of very many.
 
     Not only active ones: a run waiting for a worker or a retry would be executed alongside the new
     one, which must not happen by default (OJS conformance L2-CRON-003).
+
+    Args:
+        until: the id of a run; those after it are left out.
     """
-    open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
-    newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
-    ids = [job_id for job_id in newest if job_id is not None]
+    # Not in the order of their jobs, whose ids come from the clocks of several servers.
+    open_runs = CronRun.objects.filter(cron_name=name, unfinished=True).order_by("pk")
+    if until is not None:
+        open_runs = open_runs.filter(pk__lte=until)
+    last = 0
+    while True:
+        runs = dict(open_runs.filter(pk__gt=last).values_list("pk", "job_id")[:MOST_OPEN])
+        jobs = Job.objects.filter(Among("pk", [job_id for job_id in runs.values() if job_id]))
+        unfinished = jobs.exclude(state__in=sorted(TERMINAL)).only("state").in_bulk()
+        _close([pk for pk, job_id in runs.items() if job_id not in unfinished])
+        if unfinished or len(runs) < MOST_OPEN:
+            return [unfinished[job_id] for job_id in runs.values() if job_id in unfinished]
+        last = max(runs)
+
+
+def _close(ids: Sequence[int]) -> None:
+    """Remember that the jobs of these runs have finished, or were deleted."""
     if not ids:
-        return []
-    jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")
-    unfinished = list(jobs.only("type", "queue", "state", "attempt", "priority"))
-    # Finished, or deleted since.
-    finished = set(ids) - {job.pk for job in unfinished}
-    if finished:
-        # Skip rows locked by another transaction: they are found finished next time.
-        skip = connection().features.has_select_for_update_skip_locked
-        over = open_runs.filter(job_id__in=finished).select_for_update(skip_locked=skip)
-        runs = list(over.values_list("pk", flat=True))
-        CronRun.objects.filter(pk__in=runs).update(unfinished=False, held=False)
-    return unfinished
+        return
+    # Skip rows locked by another transaction: they are found finished next time.
+    skip = connection().features.has_select_for_update_skip_locked
+    over = CronRun.objects.filter(pk__in=ids).select_for_update(skip_locked=skip)
+    runs = list(over.values_list("pk", flat=True))
+    CronRun.objects.filter(pk__in=runs).update(unfinished=False, held=False)
 
 
 def held_runs() -> QuerySet[CronRun]:
@@ -50,9 +61,9 @@ def release_held_runs() -> int:
     The `enqueue` policy forbids two runs at once (§6.1), and a claim does not check other jobs, so
     a run stays pending until its turn.
     """
-    names = held_runs().order_by("cron_name").values("cron_name").distinct()
-    held = [name["cron_name"] for name in names[:BATCH_SIZE]]
-    return sum(_release(name) for name in held)
+    # Of every cron job: those whose turn has not come would keep the others out of a batch.
+    names = held_runs().order_by("cron_name").values_list("cron_name", flat=True).distinct()
+    return sum(_release(name) for name in list(names))
 
 
 def _release(name: str) -> bool:
@@ -62,9 +73,8 @@ def _release(name: str) -> bool:
         run = waiting.select_for_update(skip_locked=skip).first()
         if run is None:
             return False
-        unfinished = unfinished_runs(name)
-        first: Sequence[Job] = unfinished[:1]
-        if not first or first[0].pk != run.job_id:
+        first = next(iter(unfinished_runs(name, until=run.pk)), None)
+        if first is None or first.pk != run.job_id:
             return False
         CronRun.objects.filter(pk=run.pk).update(held=False)
         jobs = Job.objects.filter(pk=run.job_id, state=State.PENDING)

@@ -11,9 +11,10 @@ from django.db import OperationalError
 from jobs import engine
 from jobs.crontab import Declared
 from jobs.models import CronJob, CronRun, Event, Job, OperatorAction
+from jobs.spec.identifiers import first_id
 from jobs.spec.lifecycle import State
 from jobs.store.database import connection
-from tests.factories import ago, ahead
+from tests.factories import JobFactory, ago, ahead
 from tests.ojs_client import refusal
 
 pytestmark = pytest.mark.django_db
@@ -311,6 +312,94 @@ def test_enqueue_keeps_every_run_and_lets_no_two_be_executed_at_once(api):
 
     assert states() == ["completed"] * 3
     assert done == sorted(done), "in the order in which they were due"
+
+
+def test_the_oldest_held_run_begins_however_many_are_held(api, monkeypatch):
+    monkeypatch.setattr("jobs.engine.cron_runs.MOST_OPEN", 2)
+    register(api, overlap_policy="enqueue", options={"queue": "reports"})
+    for _ in range(6):
+        tick()
+    due = list(CronRun.objects.order_by("id").values_list("job_id", flat=True))
+    done = []
+
+    for _ in range(6):
+        engine.enqueue_due_schedules()
+        (job,) = api.fetch("reports", count=10, worker_id="w")
+        api.ack(job["id"], worker_id="w")
+        done.append(UUID(job["id"]))
+
+    assert done == due
+
+
+def test_held_runs_begin_in_the_order_of_their_runs_whatever_the_clocks_of_the_servers(api):
+    register(api, overlap_policy="enqueue", options={"queue": "reports"})
+    for _ in range(3):
+        tick()
+    # As if the second run had been enqueued by a server whose clock is fast.
+    _, fast, _ = CronRun.objects.order_by("id")
+    its_id = first_id(ahead(7200))
+    Job.objects.filter(pk=fast.job_id).update(id=its_id)
+    CronRun.objects.filter(pk=fast.pk).update(job_id=its_id)
+    done = []
+
+    for _ in range(3):
+        engine.enqueue_due_schedules()
+        (fetched,) = api.fetch("reports", count=10, worker_id="w")
+        api.ack(fetched["id"], worker_id="w")
+        done.append(UUID(fetched["id"]))
+
+    assert done == list(CronRun.objects.order_by("id").values_list("job_id", flat=True))
+
+
+def test_a_run_that_was_not_released_when_the_one_before_it_finished_is_released_later(api):
+    register(api, overlap_policy="enqueue", options={"queue": "reports"})
+    tick()
+    tick()
+    Job.objects.filter(state=State.AVAILABLE).delete()
+
+    engine.enqueue_due_schedules()
+
+    assert states() == ["available"]
+
+
+def test_a_held_run_does_not_wait_for_those_of_very_many_other_cron_jobs(api):
+    runs = [(JobFactory(active=True), False), (JobFactory(pending=True), True)]
+    CronRun.objects.bulk_create(
+        CronRun(
+            cron_name=f"a{number}",
+            job_id=job.pk,
+            scheduled_for=ago(60),
+            outcome="triggered",
+            unfinished=True,
+            held=held,
+        )
+        for number in range(150)
+        for job, held in runs
+    )
+    register(api, overlap_policy="enqueue")
+    tick()
+    tick()
+    mine = CronRun.objects.filter(cron_name="report").order_by("id")
+    engine.cancel(mine[0].job_id)
+
+    engine.enqueue_due_schedules()
+
+    assert [run.held for run in mine] == [False, False]
+    assert Job.objects.get(pk=mine[1].job_id).state == State.AVAILABLE
+
+
+def test_skip_heeds_an_old_run_that_is_executed_beside_many_that_have_finished(api, monkeypatch):
+    monkeypatch.setattr("jobs.engine.cron_runs.MOST_OPEN", 2)
+    register(api, overlap_policy="allow")
+    for _ in range(4):
+        tick()
+    for run in CronRun.objects.order_by("id")[1:]:
+        engine.cancel(run.job_id)
+    register(api, overlap_policy="skip")
+
+    tick()
+
+    assert skipped() == ["overlap_skip"]
 
 
 def test_a_delay_of_a_held_run_begins_when_the_earlier_run_has_finished(api):
