@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request, record_action
-from ..errors import Conflict, NotFound, OJSError
+from ..errors import Conflict, InvalidRequest, NotFound, OJSError
 from ..models import CronJob, CronRun
 from ..spec.schedules import InvalidSchedule, read_schedule, upcoming
 from ..store.database import atomic
@@ -279,15 +280,24 @@ class CronJobAdmin(OJSModelAdmin):
         verb: Callable[[str], object],
         text: str,
     ) -> Any:
-        """Ask, then apply `verb` to those that still exist; until then, return the page to show."""
+        """Ask, then apply `verb` to those that still exist; until then, return the page to show.
+
+        The answer returned has those for which that was not refused.
+        """
         answer = ask(self, request, queryset, question)
         if not isinstance(answer, Answer):
             return answer
+        done = []
         with atomic():
             for cron in answer.objects:
-                verb(cron.pk)
-            trace(request, f"{question.action}_cron", answer.objects, answer, message=text)
-        return answer
+                try:
+                    verb(cron.pk)
+                except InvalidRequest as refusal:
+                    self.message_user(request, f"“{cron.pk}”: {refusal.message}", messages.ERROR)
+                else:
+                    done.append(cron)
+            trace(request, f"{question.action}_cron", done, answer, message=text)
+        return replace(answer, objects=done)
 
     @admin.action(description=_("Run selected cron jobs now"), permissions=["operate"])
     def run_now(self, request: HttpRequest, queryset: Any) -> Any:

@@ -7,6 +7,7 @@ No leader is elected. The reaper that locks a schedule's row decides its occurre
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,17 @@ from ..access.projects import assign_project
 from ..conf import ojs_settings
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
-from ..models.cron import Outcome
+from ..models.cron import LATE, Outcome
 from ..record import tracing
 from ..record.events import cron_event, record
-from ..spec.cron_requests import NewCronJob
-from ..spec.schedules import InvalidSchedule, Occurrence, new_schedule, read_schedule
+from ..spec.cron_requests import NewCronJob, check_schedule
+from ..spec.schedules import (
+    InvalidSchedule,
+    Occurrence,
+    is_readable,
+    new_schedule,
+    read_schedule,
+)
 from ..spec.tenants import tenant_of
 from ..spec.timestamps import format_timestamp
 from ..spec.validation import NewJob, accepted_job
@@ -88,7 +95,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         if not created:
             wanted |= {"project": row.project, "enabled": row.enabled if asked is None else asked}
             same = ("expression", "timezone", "enabled")
-            if any(getattr(row, name) != wanted[name] for name in same):
+            if _is_stopped(row) or any(getattr(row, name) != wanted[name] for name in same):
                 wanted |= _timing(replace(new, enabled=wanted["enabled"]), now)
             CronJob.objects.filter(pk=new.name).update(**wanted)
             row.refresh_from_db()
@@ -137,7 +144,7 @@ def register_cron(declared: Sequence[NewCronJob], *, site: str) -> RegisteredCro
         row = rows.get(new.name)
         if row is not None and row.declared_by != site:
             done.foreign.append(new.name)
-        elif row is None or any(getattr(row, name) != getattr(new, name) for name in COMPARED):
+        elif row is None or _is_stopped(row) or _differs(row, new):
             _declare(new, site, done)
     gone = CronJob.objects.filter(declared_by=site).exclude(pk__in=[new.name for new in declared])
     for name in gone.order_by("pk").values_list("pk", flat=True):
@@ -162,12 +169,21 @@ def _declare(new: NewCronJob, site: str, done: RegisteredCron) -> None:
         if row.declared_by != site:
             done.foreign.append(new.name)
             return
-        if all(getattr(row, name) == wanted[name] for name in COMPARED):
+        if not (_is_stopped(row) or _differs(row, new)):
             return
-        if (row.expression, row.timezone) != (new.expression, new.timezone):
+        if _is_stopped(row) or (row.expression, row.timezone) != (new.expression, new.timezone):
             wanted |= _timing(replace(new, enabled=row.enabled), now)
         CronJob.objects.filter(pk=new.name, declared_by=site).update(**wanted)
         done.changed.append(new.name)
+
+
+def _differs(row: CronJob, new: NewCronJob) -> bool:
+    return any(getattr(row, name) != getattr(new, name) for name in COMPARED)
+
+
+def _is_stopped(row: CronJob) -> bool:
+    """Whether it is enabled and yet has no next run."""
+    return row.enabled and row.next_run_at is None
 
 
 def _timing(cron: Any, anchor: datetime) -> dict[str, Any]:
@@ -193,11 +209,14 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
 
     Raises:
         NotFound: there is none with this name.
+        InvalidRequest: this process does not know its time zone, or cannot read its expression.
     """
     with atomic():
         row = _found(name)
-        if row.enabled != enabled:
+        if row.enabled != enabled or _is_stopped(row):
             row.enabled = enabled
+            if enabled:
+                check_schedule("cron", row.expression, row.timezone, read=read_schedule)
             changes = _timing(row, clock.now())
             CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
             row.refresh_from_db()
@@ -267,9 +286,7 @@ def enqueue_due_schedules() -> int:
     if Maintenance.objects.on().exists():
         return 0
     count = release_held_runs()
-    names = list(
-        CronJob.objects.due().order_by("next_run_at").values_list("pk", flat=True)[:BATCH_SIZE]
-    )
+    names = _due_names()
     later: Exception | None = None
     for name in names:
         try:
@@ -282,6 +299,24 @@ def enqueue_due_schedules() -> int:
     if later is not None:
         raise later
     return count
+
+
+def _due_names() -> list[str]:
+    """Return the schedules that have been due longest, and those that this process cannot read.
+
+    The latter are in no batch: they stay due, and would keep the others out of it.
+    """
+    due = CronJob.objects.due().order_by("next_run_at", "pk")
+    rows = due.values_list("pk", "expression", "timezone")
+    names: list[str] = []
+    unreadable: list[str] = []
+    for start in itertools.count(0, BATCH_SIZE):
+        found = list(rows[start : start + BATCH_SIZE])
+        for name, expression, timezone in found:
+            (names if is_readable(expression, timezone) else unreadable).append(name)
+        if len(found) < BATCH_SIZE or len(names) >= BATCH_SIZE:
+            break
+    return names[:BATCH_SIZE] + unreadable
 
 
 def _due(name: str) -> CronJob | None:
@@ -321,19 +356,28 @@ def _decide_due(name: str) -> bool:
 
 
 def _pass_over(name: str, problem: Exception) -> bool:
-    """Record that a due occurrence could not be decided, and go on to the next."""
+    """Record that a due occurrence could not be decided, and go on to the next.
+
+    A schedule that this process cannot read stays due: other processes may have a newer time zone
+    database. If none of them has run it within a minute, that is recorded, once.
+    """
     with atomic():
         row = _due(name)
         if row is None or row.next_run_at is None:
             return False
+        now, at = clock.now(), row.next_run_at
+        timing: dict[str, Any] = {}
         try:
-            timing = _timing(row, clock.now())
+            timing = _timing(row, now)
         except Exception:
-            # Its time zone may no longer be in the time zone database. It has no next run; the
-            # admin shows it.
-            timing = {"next_run_at": None}
-        _write_run(row, row.next_run_at, Decision(Outcome.REFUSED, _reason(name, problem)))
-        CronJob.objects.filter(pk=name).update(**timing)
+            told = CronRun.objects.filter(cron_name=name, scheduled_for=at, outcome=Outcome.REFUSED)
+            if now - at < LATE or told.exists():
+                return False
+        decision = Decision(Outcome.REFUSED, _reason(name, problem))
+        _skipped(row, at, "refused", message=decision.reason)
+        _write_run(row, at, decision)
+        if timing:
+            CronJob.objects.filter(pk=name).update(**timing)
     return True
 
 
@@ -480,6 +524,11 @@ def _about(row: CronJob, at: datetime) -> dict[str, Any]:
         "cron_expression": row.expression,
         "cron_expr": row.expression,
         "timezone": row.timezone,
-        "job_type": row.template["type"],
+        "job_type": _type_of(row.template),
         "scheduled_time": format_timestamp(at),
     }
+
+
+def _type_of(template: Any) -> str:
+    """Return the type of the jobs; empty if no job can be made of the template."""
+    return str(template.get("type", "")) if isinstance(template, dict) else ""

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .fields import Document, inside, missing, refuse
 from .members import Boolean, Choice, Members, Object, Text, optional
-from .schedules import InvalidSchedule, new_schedule, read_zone
+from .schedules import InvalidSchedule, Schedule, new_schedule, read_zone
 from .validation import (
     OPTION_NAMES,
     WIRE_TYPE_PATTERN,
@@ -81,9 +81,9 @@ class CronRequest(Template, component="NewCronJob", either=("type", "job_templat
     cron = Text("Five or six fields, `@daily` and the like, or `@every 30m`.", filled=True)
     expression = Text("Another word for `cron`.", filled=True)
     schedule = Text(filled=True, hidden=True)
-    timezone = Text("An IANA name.", longest=64, schema={"examples": ["Europe/Berlin"]}).default(
-        "UTC"
-    )
+    timezone = Text(
+        "An IANA name.", longest=64, filled=True, schema={"examples": ["Europe/Berlin"]}
+    ).default("UTC")
     job_template = Object(of=Envelope)
     overlap_policy = Choice(POLICIES, details={"validation": "enum"}, unsaid=["cancel"])
     enabled = Boolean().default(True)
@@ -95,7 +95,7 @@ class ChangeCron(Members, component="CronChange"):
     cron = CronRequest.cron
     expression = CronRequest.expression
     schedule = CronRequest.schedule
-    timezone = Text("An IANA name.", longest=64)
+    timezone = Text("An IANA name.", longest=64, filled=True)
     job_template = Object("What it leaves out stays, also in its `options`.", of=Template)
     overlap_policy = CronRequest.overlap_policy
     description = CronRequest.description
@@ -126,7 +126,7 @@ def new_cron_job(
     if expression is None:
         raise missing(spelled.name)
     timezone = CronRequest.timezone.read(document) or "UTC"
-    _check_schedule(spelled.name, expression, timezone)
+    check_schedule(spelled.name, expression, timezone)
     return NewCronJob(
         name=name,
         expression=expression,
@@ -151,7 +151,7 @@ def changed_cron_job(document: Document, before: NewCronJob, now: datetime) -> N
     spelled = next((one for one in SPELLINGS if document.get(one.name) is not None), SPELLINGS[0])
     expression = spelled.read(document) or before.expression
     timezone = ChangeCron.timezone.read(document) or before.timezone
-    _check_schedule(spelled.name, expression, timezone)
+    check_schedule(spelled.name, expression, timezone)
     template, change = before.template, ChangeCron.job_template.read(document)
     if change is not None:
         whole = {"job_template": _changed_template(template, change)}
@@ -181,13 +181,25 @@ def _changed_template(template: Document, change: Document) -> dict[str, Any]:
     return whole | {"options": inner | options} if inner or options else whole
 
 
-def _check_schedule(spelling: str, expression: str, timezone: str) -> None:
+def check_schedule(
+    spelling: str,
+    expression: str,
+    timezone: str,
+    read: Callable[[str, str], Schedule] = new_schedule,
+) -> None:
+    """
+    Args:
+        read: `read_schedule` for one that is stored already.
+
+    Raises:
+        InvalidRequest: the time zone or the expression is not valid.
+    """
     try:
         read_zone(timezone)
     except InvalidSchedule as problem:
         raise refuse("timezone", str(problem), validation="timezone") from None
     try:
-        new_schedule(expression, timezone)
+        read(expression, timezone)
     except InvalidSchedule as problem:
         raise refuse(
             spelling,

@@ -225,6 +225,15 @@ def read_schedule(expression: str, timezone: str = "UTC") -> Schedule:
     return calendar
 
 
+def is_readable(expression: str, timezone: str) -> bool:
+    """Whether this process can read a schedule; an older time zone database has fewer zones."""
+    try:
+        read_schedule(expression, timezone)
+    except InvalidSchedule:
+        return False
+    return True
+
+
 def _check(calendar: Calendar, text: str) -> None:
     if not text.isascii():
         raise InvalidSchedule(f"{text!r} is not a cron expression.")

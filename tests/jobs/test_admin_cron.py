@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
@@ -29,11 +31,13 @@ pytestmark = pytest.mark.django_db
 CRON = "ojs_jobs_cronjob"
 
 
+TEMPLATE = {"type": "report.make", "args": [1], "options": {"queue": "reports"}}
+NEW = engine.NewCronJob("daily-report", "0 9 * * *", TEMPLATE, timezone="Asia/Tokyo")
+
+
 @pytest.fixture
 def cron():
-    template = {"type": "report.make", "args": [1], "options": {"queue": "reports"}}
-    new = engine.NewCronJob("daily-report", "0 9 * * *", template, timezone="Asia/Tokyo")
-    return engine.upsert_cron(new)[0]
+    return engine.upsert_cron(NEW)[0]
 
 
 def page_of(cron):
@@ -93,6 +97,18 @@ def test_disable_and_enable(admin_client, cron):
 
     assert messages(confirm(admin_client, CRON, "enable", cron)) == ["1 cron job is enabled."]
     assert CronJob.objects.get().next_run_at is not None
+
+
+def test_enabling_says_which_time_zone_is_unknown_and_enables_the_others(admin_client, cron):
+    other = engine.upsert_cron(replace(NEW, name="other", enabled=False))[0]
+    engine.set_cron_enabled(cron.pk, enabled=False)
+    CronJob.objects.filter(pk=cron.pk).update(timezone="Mars/Olympus")
+
+    refused, done = messages(confirm(admin_client, CRON, "enable", cron, other))
+
+    assert cron.pk in refused and "Mars/Olympus" in refused
+    assert done == "1 cron job is enabled."
+    assert [row.pk for row in CronJob.objects.filter(enabled=True)] == ["other"]
 
 
 @pytest.mark.parametrize("action", ["run_now", "enable", "disable"])

@@ -193,6 +193,16 @@ def test_a_client_that_registers_it_takes_it_over():
     assert done.removed == [] and CronJob.objects.get().template["type"] == "other"
 
 
+def test_a_declared_schedule_without_a_next_run_gets_one_at_the_next_start():
+    declare()
+    crontab.register()
+    CronJob.objects.update(next_run_at=None)
+
+    crontab.register()
+
+    assert CronJob.objects.get().next_run_at is not None
+
+
 def test_a_schedule_that_a_person_disabled_stays_disabled():
     declare()
     crontab.register()

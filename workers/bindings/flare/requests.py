@@ -95,7 +95,7 @@ class Running(Members):
 class Schedule(Running):
     job_type = OpenType(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
     cron_expression = Text().required()
-    timezone = Text(longest=64)
+    timezone = Text(longest=64, filled=True)
 
 
 class Registration(Serving):
