@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
+
+from django.db.models import Min, TextField
+from django.db.models.functions import Cast
 
 from ..models import Job, Workflow, WorkflowState
 from ..models.querysets import JobQuerySet
 from ..spec.bulk_requests import BulkFilter
 from ..spec.fields import Document, refuse
-from ..spec.identifiers import first_id, parse_uuid
+from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.expressions import JSONObjectHas
 from . import bulk
 from .inheritance import subtree
 
-MINUTE = timedelta(minutes=1)
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
@@ -120,12 +122,14 @@ def _within(jobs: JobQuerySet, workflow: str) -> JobQuerySet:
     if workflow_id is None:
         raise refuse("filter.workflow", "The 'workflow' field must be the id of a workflow.")
     # Not the steps, of which there may be very many: every batch asks again.
-    root = Workflow.objects.filter(pk=workflow_id).only("root_id", "depth", "created_at").first()
+    root = Workflow.objects.filter(pk=workflow_id).only("root_id", "depth").first()
     if root is None:
         return jobs.none()
     inside = Workflow.objects.filter(pk__in=[item.pk for item in subtree(root)])
     ids = list(inside.exclude(state=WorkflowState.COMPENSATING).values_list("pk", flat=True))
-    # Its jobs have ids that the server chose at its start or later. In a large table, all others
-    # would be walked through.
-    first = first_id(root.created_at - MINUTE)
-    return jobs.filter(workflow__in=ids, pk__gte=first)
+    # In a large table, all jobs before its own would be walked through. Their ids are asked for:
+    # they say what the clocks of several servers said. As text, whose order is the same: not every
+    # PostgreSQL knows the least of UUIDs.
+    text = Cast("pk", TextField())
+    first = Job.objects.filter(workflow__in=ids).aggregate(first=Min(text))["first"]
+    return jobs.none() if first is None else jobs.filter(workflow__in=ids, pk__gte=UUID(first))

@@ -8,12 +8,13 @@ from django.utils import timezone
 
 import jobs
 from jobs.access.audit import of_shell
-from jobs.engine import bulk, bulk_operations
+from jobs.engine import bulk, bulk_operations, bulk_selection
 from jobs.errors import InvalidRequest
 from jobs.models import BulkOperation, Event, Job, OperatorAction, Workflow
-from jobs.spec.identifiers import uuid7
+from jobs.spec.identifiers import first_id, uuid7
+from jobs.spec.lifecycle import State
 from jobs.store import pace
-from tests.factories import JobFactory, ago
+from tests.factories import JobFactory, ago, ahead
 from tests.operators import answer, messages, operator, press, viewer
 from workers.chores import reaper
 
@@ -311,6 +312,28 @@ def test_an_operator_retries_what_failed_in_a_workflow():
     bulk_operations.advance()
 
     assert [each.pk for each in Job.objects.filter(state="available")] == [job.pk]
+
+
+@pytest.mark.parametrize("clock", [pytest.param(ago, id="slow"), pytest.param(ahead, id="fast")])
+def test_the_jobs_of_a_workflow_are_found_whatever_the_clock_of_the_server_that_made_them(clock):
+    pk = uuid7()
+    workflow = Workflow.objects.create(pk=pk, root_id=pk, type="group", created_at=ago(0))
+    inside = [JobFactory(id=first_id(clock(seconds)), workflow=workflow) for seconds in (90, 7200)]
+    JobFactory()
+
+    found = bulk_selection.filtered({"workflow": str(pk)}, frozenset({State.AVAILABLE}))
+
+    assert set(found) == set(inside)
+
+
+def test_a_workflow_without_jobs_matches_none():
+    pk = uuid7()
+    Workflow.objects.create(pk=pk, root_id=pk, type="group", created_at=ago(0))
+    JobFactory()
+
+    found = bulk_selection.filtered({"workflow": str(pk)}, frozenset({State.AVAILABLE}))
+
+    assert not found.exists()
 
 
 def test_a_viewer_starts_nothing():
