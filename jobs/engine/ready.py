@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from django.db.models import DateTimeField
 from django.db.models.functions import Now
@@ -26,7 +28,9 @@ def make_ready(jobs: Sequence[Job]) -> None:
     An operator's activation is another thing: it makes a job available at once (OJS HTTP §7.8).
     """
     now = clock.now()
-    later = {job.pk: at for job in jobs if (at := _due_at(job, now)) is not None and at > now}
+    later: dict[UUID | str, Any] = {
+        job.pk: at for job in jobs if (at := _due_at(job, now)) is not None and at > now
+    }
     ready = [job for job in jobs if job.pk not in later]
     if later:
         Job.objects.filter(Among("pk", later)).transition(
