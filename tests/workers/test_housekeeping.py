@@ -55,6 +55,18 @@ def test_a_schedule_that_was_lost_comes_back_with_the_next_migrate():
     assert {schedule.name for schedule in Schedule.objects.all()} == NAMES
 
 
+def test_the_schedules_go_when_the_tables_go_and_come_back_with_them():
+    """A cluster of a site that has removed the apps would try to import their functions."""
+    Schedule.objects.create(name="Open Job Spec: a report of ours", func="shop.tasks.report")
+
+    call_command("migrate", "ojs_workers", "zero", fake=True, verbosity=0)
+    left = [schedule.func for schedule in Schedule.objects.all()]
+    call_command("migrate", "ojs_workers", fake=True, verbosity=0)
+
+    assert left == ["shop.tasks.report"]
+    assert Schedule.objects.filter(name__in=NAMES).count() == len(NAMES)
+
+
 def test_a_chore_is_done_in_its_turn_and_not_again_right_after():
     JobFactory(completed=True, finished_at=ago(LONG_AGO))
     assert housekeeping.do("finished-jobs") == 1

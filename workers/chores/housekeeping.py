@@ -10,25 +10,37 @@ from typing import Any
 from . import reaper
 
 PREFIX = "Open Job Spec: "
+FUNCTION = "workers.chores.housekeeping.do"
+APP = "ojs_workers"
 
 
 def install_schedules(**kwargs: Any) -> None:
-    """Create missing schedules after `migrate`; an operator's changes to them are kept."""
+    """Create missing schedules after `migrate`; an operator's changes to them are kept.
+
+    After `migrate ojs_workers zero` there is nothing left to keep: the schedules are deleted, so
+    that a cluster of a site which removes the apps does not look for them.
+    """
     from django.db import connections, router
+    from django.db.migrations.recorder import MigrationRecorder
     from django_q.models import Schedule
 
     using = kwargs.get("using", "default")
-    table = Schedule._meta.db_table
+    database = connections[using]
     if not router.allow_migrate_model(using, Schedule):
         return
-    if table not in connections[using].introspection.table_names():
+    if Schedule._meta.db_table not in database.introspection.table_names():
+        return
+    schedules = Schedule.objects.using(using)
+    # Django records migrations in every database, wherever a router puts the tables.
+    if not any(app == APP for app, _ in MigrationRecorder(database).applied_migrations()):
+        schedules.filter(name__startswith=PREFIX, func=FUNCTION).delete()
         return
     for chore in reaper.SLOW:
         assert chore.every is not None
-        Schedule.objects.using(using).get_or_create(
+        schedules.get_or_create(
             name=PREFIX + chore.name,
             defaults={
-                "func": "workers.chores.housekeeping.do",
+                "func": FUNCTION,
                 "args": repr((chore.name,)),
                 "schedule_type": Schedule.MINUTES,
                 "minutes": max(1, int(chore.every.total_seconds() // 60)),
