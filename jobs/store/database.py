@@ -188,8 +188,18 @@ def _may_prepare(database: Any) -> bool:
     """
     if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         return False
-    if any(refuses() for refuses in _refuse_prepared):
+    if any(refuses() for refuses in _refuse_prepared) or _has_another_cursor(database):
         return False
     database.close_if_health_check_failed()
     database.ensure_connection()
     return True
+
+
+def _has_another_cursor(database: Any) -> bool:
+    """Whether something has replaced the connection's `cursor`, and relies on its being called.
+
+    Django's tests do so for each database that a test may not use, and put the method back into
+    the connection, where it stays.
+    """
+    replaced = vars(database).get("cursor")
+    return replaced is not None and getattr(replaced, "__func__", None) is not type(database).cursor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import unittest
 from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
@@ -18,10 +19,12 @@ from django.db import (
     close_old_connections,
 )
 from django.db.transaction import TransactionManagementError
+from django.test import SimpleTestCase
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel
 
-from jobs.models import Queue
+import jobs
+from jobs.models import Job, Queue
 from jobs.store import prepared as prepared_statements
 from jobs.store.database import run, run_together
 from tests.database import atomic, connection, rolled_back
@@ -131,6 +134,35 @@ def test_execute_wrappers_see_every_statement():
         run("SELECT %s::int", [1])
 
     assert seen == ["SELECT %s::int"]
+
+
+def test_a_test_that_may_not_use_the_database_cannot_enqueue_either():
+    """Django's tests replace `cursor` of such a connection, even if it is open."""
+    jobs.enqueue("email.send", [1])  # from now on this process knows the queue
+
+    class Forbidden(SimpleTestCase):
+        def test_enqueues(self) -> None:
+            jobs.enqueue("email.send", [2])
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Forbidden("test_enqueues")]).run(result)
+
+    ((_, report),) = result.failures + result.errors
+    assert "DatabaseOperationForbidden" in report
+    assert [job.args for job in Job.objects.all()] == [[1]]
+
+
+def test_after_such_a_test_statements_are_prepared_again():
+    class Forbidden(SimpleTestCase):
+        def test_nothing(self) -> None: ...
+
+    run("SELECT %s::int", [1])
+    unittest.TestSuite([Forbidden("test_nothing")]).run(unittest.TestResult())
+    before = prepared()
+
+    run("SELECT %s::int + 1", [1])
+
+    assert prepared() == before + 1
 
 
 @pytest.mark.parametrize("position", ["first", "later"])
