@@ -7,7 +7,9 @@ import difflib
 import ipaddress
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import django
 from django.apps import apps
@@ -21,6 +23,7 @@ from django.utils.module_loading import import_string
 from . import conf
 from .errors import InvalidRequest
 from .middleware import enqueue_chain, execution_chain
+from .protocols import DEFAULT_PACKAGES, OJS
 from .spec.members import Object
 from .spec.tenants import check_id, check_name, read_tenant
 from .store import keepalive, references
@@ -28,6 +31,7 @@ from .store.choice import CHOICES, fits
 from .store.database import alias, is_postgresql
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
+CERTIFICATE_OPTIONS = ("TLS_CERTIFICATE", "TLS_KEY")
 TASKS_BACKEND = "jobs.backends.OJSBackend"
 
 
@@ -51,6 +55,9 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_cells(options),
         *_check_addresses(options),
         *_check_exporter(options),
+        *_check_token(options),
+        *_check_protocols(),
+        *_check_certificates(options),
         *_check_safety(options),
         *_check_times(options),
         *_check_schemas(options),
@@ -192,7 +199,12 @@ def _check_standby(name: str) -> list[checks.CheckMessage]:
 
 
 def _is_address(url: Any) -> bool:
-    return isinstance(url, str) and url.startswith(("https://", "http://"))
+    if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+        return False
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 def _check_addresses(options: conf.Settings) -> list[checks.CheckMessage]:
@@ -217,6 +229,50 @@ def _check_exporter(options: conf.Settings) -> list[checks.CheckMessage]:
         hint = "The exporter of OTLP is installed by: pip install 'django-ojs[otlp]'"
         return [checks.Error(message, hint=hint, id="ojs.E035")]
     return []
+
+
+def _check_token(options: conf.Settings) -> list[checks.CheckMessage]:
+    path = options.CODEC_SERVER_TOKEN_FOR
+    try:
+        if path and not callable(import_string(path)):
+            raise ImportError(f"{path!r} is not callable")
+    except ImportError as problem:
+        message = f'OJS["CODEC_SERVER_TOKEN_FOR"] names no function: {problem}.'
+        hint = "Give the dotted path of a function that takes a user and returns a token."
+        return [checks.Error(message, hint=hint, id="ojs.E037")]
+    return []
+
+
+def _check_protocols() -> list[checks.CheckMessage]:
+    if any(protocol.name == OJS for protocol in conf.protocols()):
+        return []
+    return [
+        checks.Warning(
+            f'OJS["WORKER_PROTOCOLS"] lacks {DEFAULT_PACKAGES[0]!r}, which has the endpoints for '
+            "health, metrics, autoscaling, progress and the API description as well.",
+            hint="Add it, unless your server has none of these.",
+            id="ojs.W038",
+        )
+    ]
+
+
+def _check_certificates(options: conf.Settings) -> list[checks.CheckMessage]:
+    files = {
+        f'OJS["SERVER_{name}"]': getattr(options, f"SERVER_{name}") for name in CERTIFICATE_OPTIONS
+    } | {
+        f'OJS["{group}"]["{name}"]': getattr(own, name, "")
+        for group, own in conf.protocol_options().items()
+        for name in CERTIFICATE_OPTIONS
+    }
+    return [
+        checks.Warning(
+            f"{place} is {path!r}, and there is no such file here.",
+            hint="The server does not start without it. Silence this where no server runs.",
+            id="ojs.W039",
+        )
+        for place, path in files.items()
+        if path and not Path(path).is_file()
+    ]
 
 
 def _check_cells(options: conf.Settings) -> list[checks.CheckMessage]:

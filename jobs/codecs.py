@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .engine import Failure, bounds, schemas
 from .errors import InvalidRequest
-from .middleware import Middleware, enqueue_chain, execution_chain
+from .middleware import ENQUEUE, EXECUTION, Middleware, enqueue_chain, execution_chain
 from .payloads import keys
 from .payloads.chain import (
     chain,
@@ -79,6 +79,8 @@ class Encode:
         """Whether this job is encoded."""
         return True
 
+    for_option = ENQUEUE
+
     def __call__(self, job: dict[str, Any], next: Callable[[dict[str, Any]], Any]) -> Any:
         if self.wants(job) and not are_encoded(job["args"]):
             self.encode(job)
@@ -107,6 +109,8 @@ class Decode:
     The result, the checkpoints and the errors of a job whose arguments were encrypted are encoded,
     too; the type and the code of an error stay readable, for the retry policy.
     """
+
+    for_option = EXECUTION
 
     def __call__(self, context: Any, next: Callable[[], Any]) -> Any:
         vault = _vault_of(context)

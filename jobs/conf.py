@@ -38,9 +38,13 @@ def port(default: int, help_text: str) -> Any:
     return option(default, help_text, most=65_535)
 
 
-def duration(amount: float, help_text: str) -> Any:
-    """Declare an option that is a duration; `amount` is its default in seconds."""
-    return option(timedelta(seconds=amount), help_text)
+def duration(amount: float, help_text: str, *, positive: bool = False) -> Any:
+    """Declare an option that is a duration; `amount` is its default in seconds.
+
+    Args:
+        positive: 0 has no meaning for it, such as "no limit" or "immediately".
+    """
+    return option(timedelta(seconds=amount), help_text, least=1 if positive else 0)
 
 
 Options = TypeVar("Options")
@@ -52,12 +56,18 @@ class Settings:
     """Every option of the `OJS` setting, with its default."""
 
     # Worker protocol, Appendix A
-    HEARTBEAT_INTERVAL: timedelta = duration(5, "How often workers are to send a heartbeat.")
+    HEARTBEAT_INTERVAL: timedelta = duration(
+        5, "How often workers are to send a heartbeat.", positive=True
+    )
     HEARTBEAT_TIMEOUT: timedelta = duration(
-        30, "Silence after which a worker is declared dead and its jobs are recovered."
+        30,
+        "Silence after which a worker is declared dead and its jobs are recovered.",
+        positive=True,
     )
     VISIBILITY_TIMEOUT: timedelta = duration(
-        1800, "How long a fetched job is reserved unless the job or the fetch sets a time."
+        1800,
+        "How long a fetched job is reserved unless the job or the fetch sets a time.",
+        positive=True,
     )
     CONCURRENCY: int = option(
         10, "Assumed concurrency of a worker that does not report it.", least=1
@@ -107,7 +117,7 @@ class Settings:
     MAX_FETCH: int = option(1_000, "Maximum number of jobs in one fetch.", least=1)
     MAX_WAIT: timedelta = duration(30, "Longest wait that a fetch may request with `wait_ms`.")
     WAIT_POLL_INTERVAL: timedelta = duration(
-        1, "How often a waiting fetch polls, in case a notification was missed."
+        1, "How often a waiting fetch polls, in case a notification was missed.", positive=True
     )
 
     # Live events (OJS realtime)
@@ -171,7 +181,7 @@ class Settings:
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(
-        30, "Silence of the reaper after which health and admin report it."
+        30, "Silence of the reaper after which health and admin report it.", positive=True
     )
     COMPLETED_RETENTION: timedelta = duration(7 * DAY, "How long completed jobs are kept.")
     CANCELLED_RETENTION: timedelta = duration(7 * DAY, "How long cancelled jobs are kept.")
@@ -348,6 +358,7 @@ class Settings:
     AUTOSCALE_WITHIN: timedelta = duration(
         60,
         "Time in which the workers that autoscaling requests should work off waiting jobs.",
+        positive=True,
     )
     CONFORMANCE_MODE: bool = option(
         False,
@@ -424,6 +435,8 @@ def _coerce(place: str, value: Any, wanted: Any, bounds: Mapping[str, Any]) -> A
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
+            if not seconds and bounds["least"]:
+                raise ImproperlyConfigured(f"{place} must be longer than 0 seconds.")
             return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
             f"{place} must be a number of seconds, a century at most, not {value!r}."

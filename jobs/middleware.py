@@ -1,7 +1,7 @@
 """Middleware around every enqueue and every execution of this site (OJS middleware).
 
 A middleware is a callable, named in the settings by its dotted path; a class is instantiated
-once, without arguments.
+once, without arguments. One that names the chain it is for (`for_option`) is refused in the other.
 
 * `OJS["ENQUEUE_MIDDLEWARE"]`: called with the envelope (a dict) and `next`. Returns what
   `next(job)` returns, or None to drop the job; an exception aborts the enqueue (§3).
@@ -31,6 +31,7 @@ from .conf import ojs_settings
 from .spec.traces import TRACEPARENT, TRACESTATE, context_of
 
 Middleware = Callable[..., object]
+ENQUEUE, EXECUTION = "ENQUEUE_MIDDLEWARE", "EXECUTION_MIDDLEWARE"
 TRACE = (TRACEPARENT, TRACESTATE)
 
 
@@ -120,6 +121,11 @@ class Chain:
             ) from problem
         if not callable(made):
             raise ImproperlyConfigured(f'OJS["{self.option}"]: {entry!r} is not callable.')
+        meant = getattr(made, "for_option", self.option)
+        if meant != self.option:
+            raise ImproperlyConfigured(
+                f'OJS["{self.option}"]: {entry!r} belongs into OJS["{meant}"].'
+            )
         return made
 
     def __bool__(self) -> bool:
@@ -142,8 +148,8 @@ class Chain:
         return step(0, job)
 
 
-enqueue_chain = Chain("ENQUEUE_MIDDLEWARE")
-execution_chain = Chain("EXECUTION_MIDDLEWARE")
+enqueue_chain = Chain(ENQUEUE)
+execution_chain = Chain(EXECUTION)
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:
@@ -203,6 +209,8 @@ class ContextMiddleware:
     Values that the caller set in `meta` are kept.
     """
 
+    for_option = ENQUEUE
+
     def __call__(self, job: dict[str, Any], next: Any) -> Any:
         for name, value in self.collect().items():
             job["meta"].setdefault(name, value)
@@ -236,6 +244,8 @@ class RestoreContext:
     Jobs it enqueues in turn, through `ContextMiddleware`, continue the trace and the user.
     """
 
+    for_option = EXECUTION
+
     def __call__(self, context: Any, next: Any) -> Any:
         meta = context.meta
         kept = {
@@ -254,6 +264,8 @@ class RestoreContext:
 class LogExecution:
     """For `EXECUTION_MIDDLEWARE`, outermost: logs each successful execution with its duration
     (OJS logging §6.4). Failures are logged anyway."""
+
+    for_option = EXECUTION
 
     def __call__(self, context: Any, next: Any) -> Any:
         began = time.perf_counter()

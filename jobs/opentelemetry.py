@@ -35,7 +35,7 @@ from django.db.models.fields.json import KeyTransform
 from . import __version__
 from .engine import bounds
 from .errors import QueueFull
-from .middleware import enqueue_chain, execution_chain
+from .middleware import ENQUEUE, EXECUTION, enqueue_chain, execution_chain
 from .models import Job
 from .record import tracing
 from .spec import traces
@@ -104,6 +104,8 @@ class EnqueueSpan:
     `ojs.enqueue`.
     """
 
+    for_option = ENQUEUE
+
     def __call__(self, job: dict[str, Any], next: Callable[[dict[str, Any]], Any]) -> Any:
         # They are not checked yet.
         queue, kind = legible(str(job["queue"])), legible(str(job["type"]))
@@ -136,6 +138,8 @@ class ProcessSpan:
 
     continues = False
     """Whether it is part of the trace that enqueued the job."""
+
+    for_option = EXECUTION
 
     def __call__(self, context: Any, next: Callable[[], Any]) -> Any:
         origin = propagate.extract(_carried(context.meta), Context())

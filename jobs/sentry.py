@@ -23,6 +23,7 @@ import orjson
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
+from .middleware import ENQUEUE, EXECUTION
 from .spec.timestamps import parse_timestamp
 from .spec.traces import BAGGAGE, TRACEPARENT, context_of, parent_of
 
@@ -43,6 +44,8 @@ ODD = frozenset("13579bdf")
 class SentryEnqueue:
     """For `ENQUEUE_MIDDLEWARE`, outermost: a span `queue.publish` for each job."""
 
+    for_option = ENQUEUE
+
     def __call__(self, job: dict[str, Any], next: Callable[[dict[str, Any]], Any]) -> Any:
         with sentry_sdk.start_span(op="queue.publish", name=job["type"], origin=ORIGIN) as span:
             for name, value in {
@@ -62,6 +65,8 @@ class SentryProcess:
     What an attempt fails with becomes an issue, with the job as context; what handlers raise to
     decide about their job (`Retry`, `Snooze`, `Discard`) does not.
     """
+
+    for_option = EXECUTION
 
     def __call__(self, context: Any, next: Callable[[], Any]) -> Any:
         with sentry_sdk.isolation_scope() as scope:

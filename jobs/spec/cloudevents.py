@@ -10,9 +10,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
 
 from ..conf import ojs_settings
-from ..errors import NotInstalled
+from ..errors import NotInstalled, OJSError
 from .fields import refuse, wrong_type
 from .jsonable import jsonable
 from .lifecycle import State
@@ -184,20 +185,19 @@ def job_of(event: CloudEvent, now: datetime) -> NewJob:
         meta["trigger_time"] = event.time
     if parent_of(event.traceparent):
         meta["traceparent"] = event.traceparent
-    options = dict(trigger.get("options") or {})
-    if trigger.get("queue"):
-        options["queue"] = trigger["queue"]
-    document = {
-        "type": trigger["job_type"],
-        "args": _args(event, trigger.get("transform") or PASS),
-        "meta": meta,
-        "options": options,
-    }
-    job = new_job(document, now)
+    args = _args(event, trigger.get("transform") or PASS)
+    job = new_job(_document(trigger, args) | {"meta": meta}, now)
     key = unique_key({"cloudevent": [event.source, event.id]})
     window = ojs_settings.CLOUDEVENTS_WINDOW
     job.unique = UniquePolicy(key, tuple(State), window, "ignore")
     return job
+
+
+def _document(trigger: Mapping[str, Any], args: list[Any]) -> dict[str, Any]:
+    options = dict(trigger.get("options") or {})
+    if trigger.get("queue"):
+        options["queue"] = trigger["queue"]
+    return {"type": trigger["job_type"], "args": args, "options": options}
 
 
 def _trigger_of(event: CloudEvent) -> Mapping[str, Any]:
@@ -287,6 +287,12 @@ def check_triggers(triggers: Sequence[Any]) -> None:
         if trigger.keys() - TRIGGER:
             raise ImproperlyConfigured(f"{place} has only {', '.join(sorted(TRIGGER))}.")
         _check_transform(trigger.get("transform") or PASS, place)
+        if not isinstance(trigger.get("options") or {}, Mapping):
+            raise ImproperlyConfigured(f"{place}: options must be a dictionary.")
+        try:
+            new_job(_document(trigger, []), timezone.now())
+        except OJSError as refusal:
+            raise ImproperlyConfigured(f"{place}: {refusal.message}") from None
 
 
 def _check_transform(transform: Any, place: str) -> None:

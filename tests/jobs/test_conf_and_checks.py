@@ -87,6 +87,8 @@ def test_options_cannot_be_changed_in_passing():
 
 # Checking
 
+TRIGGER = {"match": {"type": "com.example.order"}, "job_type": "order.ship"}
+
 
 @pytest.mark.parametrize(
     ("given", "hint"),
@@ -112,6 +114,9 @@ def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
         ("HEARTBEAT_TIMEOUT", "30"),
         ("HEARTBEAT_TIMEOUT", -1),
         ("HEARTBEAT_TIMEOUT", True),
+        ("HEARTBEAT_TIMEOUT", 0),
+        ("VISIBILITY_TIMEOUT", timedelta(0)),
+        ("AGQ", {"HEARTBEAT_TIMEOUT": 0}),
         ("HEARTBEAT_TIMEOUT", None),
         ("HEARTBEAT_TIMEOUT", float("nan")),
         ("HEARTBEAT_TIMEOUT", float("inf")),
@@ -151,6 +156,22 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
         ("TENANTS", {"acme": None}, "ojs.E025"),
         ("TENANTS", {"acme": []}, "ojs.E025"),
         ("TENANTS", {1: {}}, "ojs.E025"),
+        ("SITE_URL", "https://", "ojs.E034"),
+        ("SITE_URL", "https://[", "ojs.E034"),
+        ("CELLS", {"other": "https://"}, "ojs.E032"),
+        ("CODEC_SERVER_TOKEN_FOR", "nope.nope", "ojs.E037"),
+        ("CODEC_SERVER_TOKEN_FOR", "jobs.conf.DAY", "ojs.E037"),
+        ("WORKER_PROTOCOLS", [], "ojs.W038"),
+        ("WORKER_PROTOCOLS", ["workers.bindings.flare"], "ojs.W038"),
+        ("SERVER_TLS_CERTIFICATE", "/nope", "ojs.W039"),
+        ("AGQ", {"TLS_KEY": "/nope"}, "ojs.W039"),
+        ("ENQUEUE_MIDDLEWARE", ["jobs.middleware.RestoreContext"], "ojs.E005"),
+        ("ENQUEUE_MIDDLEWARE", ["jobs.codecs.Decode"], "ojs.E005"),
+        ("EXECUTION_MIDDLEWARE", ["jobs.middleware.ContextMiddleware"], "ojs.E005"),
+        ("CLOUDEVENTS_TRIGGERS", [TRIGGER | {"job_type": "Bad Type"}], "ojs.E026"),
+        ("CLOUDEVENTS_TRIGGERS", [TRIGGER | {"queue": "No Such"}], "ojs.E026"),
+        ("CLOUDEVENTS_TRIGGERS", [TRIGGER | {"options": {"priority": "high"}}], "ojs.E026"),
+        ("CLOUDEVENTS_TRIGGERS", [TRIGGER | {"options": "high"}], "ojs.E026"),
     ],
 )
 def test_a_value_that_cannot_work_is_an_error(settings, option, value, check):
@@ -226,6 +247,23 @@ def test_the_command_tells_of_it_like_of_any_other_error(settings):
 
     with pytest.raises(SystemCheckError, match=r"ojs\.E002.*HEARTBEAT_TIMEOUT"):
         call_command("check")
+
+
+def test_the_command_that_shows_the_options_says_in_one_line_which_cannot_be_read(settings):
+    settings.OJS = {"HEARTBEAT_TIMEOUT": "abc"}
+
+    with pytest.raises(CommandError, match=r'^OJS\["HEARTBEAT_TIMEOUT"\] must be a number'):
+        call_command("ojsconfig")
+
+
+def test_middleware_of_a_site_goes_into_either_chain_and_triggers_may_have_options(settings):
+    settings.OJS = {
+        "ENQUEUE_MIDDLEWARE": ["tests.jobs.test_middleware.Mark"],
+        "EXECUTION_MIDDLEWARE": ["tests.jobs.test_middleware.Mark"],
+        "CLOUDEVENTS_TRIGGERS": [TRIGGER | {"queue": "mail", "options": {"priority": 1}}],
+    }
+
+    assert complaints() == []
 
 
 def test_a_list_that_is_text_is_refused_with_how_to_write_it(settings):

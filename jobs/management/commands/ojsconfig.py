@@ -7,6 +7,9 @@ from dataclasses import MISSING, fields
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+
 from jobs import conf
 from jobs.management import base
 
@@ -65,5 +68,9 @@ class Command(base.Command):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        for name, value, _ in every_option(of_this_site=True):
+        try:
+            found = list(every_option(of_this_site=True))
+        except ImproperlyConfigured as problem:
+            raise CommandError(str(problem)) from problem
+        for name, value, _ in found:
             self.stdout.write(f"{name} = {shown(value)}")

@@ -23,12 +23,17 @@ class Options:
     AUTH_TIMEOUT: timedelta = duration(
         10, "Time for a connection to authenticate if a key is required; 0: no limit."
     )
-    HEARTBEAT_INTERVAL: timedelta = duration(30, "How often AGQ workers are to send a heartbeat.")
-    HEARTBEAT_TIMEOUT: timedelta = duration(90, "Silence after which an AGQ worker is dead.")
+    HEARTBEAT_INTERVAL: timedelta = duration(
+        30, "How often AGQ workers are to send a heartbeat.", positive=True
+    )
+    HEARTBEAT_TIMEOUT: timedelta = duration(
+        90, "Silence after which an AGQ worker is dead.", positive=True
+    )
     JOB_TIMEOUT: timedelta = duration(
         3600,
         "How long an AGQ worker may take for a job without a visibility timeout of its own; "
         "after that the job is reclaimed and the worker flagged for investigation.",
+        positive=True,
     )
     THREADS: int = option(8, "Concurrent commands, each with a database connection.", least=1)
     MAX_CONNECTIONS: int = option(10_000, "Maximum number of connections per process.", least=1)

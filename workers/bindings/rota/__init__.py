@@ -23,7 +23,9 @@ class Options:
         "", "PEM file with a certificate and its chain; `runrota` then accepts only TLS."
     )
     TLS_KEY: str = option("", "PEM file with the certificate's key, if that is a separate file.")
-    HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
+    HEARTBEAT_TIMEOUT: timedelta = duration(
+        5, "Silence after which a Rota worker is dead.", positive=True
+    )
     THREADS: int = option(
         8, "Concurrent messages of `runrota`, each with a database connection.", least=1
     )
