@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -33,13 +33,15 @@ from .payloads.external import PayloadChecksumMismatch
 from .place import Place, current
 from .spec.envelope import due_at
 from .spec.identifiers import parse_uuid
+from .spec.lifecycle import State
+from .spec.members import Choice, Text
+from .spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, NewJob
 from .store import awaited
 from .store.expressions import JSONArrayHas
 
-if TYPE_CHECKING:
-    from .spec.validation import NewJob
-
 MANY = 100
+QUEUE = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+STATE = Choice({str(state): state for state in State})
 
 
 class WaitsForever(RuntimeError):
@@ -559,6 +561,9 @@ def find(
 
     Args:
         limit: the maximum number of jobs.
+
+    Raises:
+        InvalidRequest: there is no such state, or no queue can have that name.
     """
     if limit < 0:
         raise InvalidRequest("The 'limit' must not be negative.", field="limit")
@@ -575,7 +580,15 @@ def matching(
     tag: str | None = None,
     state: str | None = None,
 ) -> QuerySet[Job]:
-    """Return the rows of the jobs that match all arguments."""
+    """Return the rows of the jobs that match all arguments.
+
+    Raises:
+        InvalidRequest: there is no such state, or no queue can have that name.
+    """
+    if queue is not None:
+        QUEUE.check(queue, "queue")
+    if state is not None:
+        STATE.check(str(state), "state")
     wanted = {"type": type, "queue": queue, "state": state}
     given = {name: value for name, value in wanted.items() if value is not None}
     rows = _jobs().filter(**given)

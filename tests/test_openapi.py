@@ -272,6 +272,13 @@ def test_endpoints_are_found_by_their_words(client, db):
     assert "<article" not in nothing and "none." in nothing
 
 
+def test_the_pages_are_english_like_what_they_describe_whatever_the_reader_speaks(client, db):
+    german = client.get("/ojs/v1/docs", HTTP_ACCEPT_LANGUAGE="de")
+
+    assert german.content == client.get("/ojs/v1/docs", HTTP_ACCEPT_LANGUAGE="en").content
+    assert german.headers["Content-Language"] == "en"
+
+
 def test_a_site_that_mounts_it_elsewhere_reads_its_own_addresses(rf):
     from workers.bindings.ojs.documentation import docs, openapi_json
 

@@ -19,6 +19,7 @@ from jobs import engine, testing
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, InvalidTransition, JobNotFound, WaitTimeout
 from jobs.models import Job, Listener
+from jobs.spec.lifecycle import State
 from jobs.store import wakeup
 from tests.database import alias, atomic
 from tests.factories import JobFactory
@@ -164,6 +165,22 @@ def some_jobs(db: None) -> dict[str, Any]:
 def test_jobs_are_found_newest_first(some_jobs, wanted, found):
     assert jobs.find(**wanted) == [some_jobs[name] for name in found]
     assert async_to_sync(jobs.afind)(**wanted) == [some_jobs[name] for name in found]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"), [({"state": "activ"}, "state"), ({"queue": "No Such"}, "queue")]
+)
+def test_a_misspelt_condition_is_refused_and_not_taken_for_one_that_nothing_meets(
+    some_jobs, wanted, field
+):
+    with pytest.raises(InvalidRequest) as refusal:
+        jobs.find(**wanted)
+
+    assert refusal.value.details["field"] == field
+
+
+def test_jobs_are_found_by_a_member_of_the_enumeration_of_states(some_jobs):
+    assert len(jobs.find(state=State.AVAILABLE)) == 3
 
 
 def test_a_negative_limit_is_refused(some_jobs):

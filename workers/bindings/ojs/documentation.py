@@ -84,4 +84,7 @@ def docs(request: HttpRequest) -> HttpResponse:
         "forms": openapi.forms(document) if tag == FORMS and not words else {},
         "json_url": reverse("ojs:openapi", current_app=getattr(request, "current_app", None)),
     }
-    return render(request, "ojs/api.html", context)
+    # Everything on it is English: what describes the API is not translated.
+    response = render(request, "ojs/api.html", context)
+    response["Content-Language"] = "en"
+    return response
