@@ -24,6 +24,8 @@ from psycopg import errors, postgres
 from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 
+from .pooled import POOLED
+
 PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")
 DONE = frozenset((ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK))
 Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -307,7 +309,11 @@ def _check(result: Any, connection: Any) -> None:
     if result.status not in DONE:
         if connection.pgconn.status == ConnStatus.BAD:
             raise errors.OperationalError(result.get_error_message())
-        raise errors.error_from_result(result, encoding=connection.info.encoding)
+        problem = errors.error_from_result(result, encoding=connection.info.encoding)
+        if _is(UNKNOWN_STATEMENT, result) or _is(DUPLICATE_STATEMENT, result):
+            # For tracebacks: callers of the Python API get Django's error as it is.
+            problem.add_note(POOLED)
+        raise problem
 
 
 @lru_cache(maxsize=256)

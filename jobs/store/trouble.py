@@ -14,6 +14,7 @@ from django.utils.translation import gettext_noop
 
 from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
 from .database import connection
+from .pooled import POOLED
 
 # Clients get English, users their own language (`gettext`).
 UNREACHABLE = gettext_noop("The database is unreachable.")
@@ -25,10 +26,6 @@ TOO_SLOW = gettext_noop("The database did not answer in time.")
 COLLISION = gettext_noop("The request collided with another one in the database.")
 NOT_MIGRATED = gettext_noop(
     "The database lacks tables or columns of this version: run 'manage.py migrate'."
-)
-POOLED = gettext_noop(
-    "The database does not keep prepared statements. Behind a pooler in transaction mode, set "
-    "'DISABLE_SERVER_SIDE_CURSORS'."
 )
 UNUSABLE = gettext_noop("The database cannot be used at present.")
 REFUSED = "The database refused the request."
@@ -98,8 +95,9 @@ def explain(problem: BaseException) -> OJSError | None:
 def described(problem: Error) -> str:
     """Return in one line, for operators, that and why the database failed."""
     reason = str(problem).strip().partition("\n")[0]
-    if _sentence(problem) == NOT_MIGRATED:
-        return f"{NOT_MIGRATED} ({reason})"
+    sentence = _sentence(problem)
+    if sentence in (NOT_MIGRATED, POOLED):
+        return f"{sentence} ({reason})"
     return f"The database failed: {reason}"
 
 

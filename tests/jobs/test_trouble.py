@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import traceback
 
 import django.db
 import psycopg
 import pytest
+from django.core.management import CommandError, call_command
 from psycopg import errors
 
+import jobs
 from jobs.errors import DatabaseRefused, DatabaseUnavailable
 from jobs.models import Job
 from jobs.store import trouble
@@ -245,3 +248,23 @@ def test_lost_prepared_statements_point_to_the_pooler(api, transactional_db):
 
     assert reply.status_code == 503
     assert reply.json()["error"]["message"] == trouble.POOLED
+
+
+@pytest.mark.postgres
+def test_in_python_and_in_commands_they_point_to_the_pooler_as_well(transactional_db):
+    jobs.enqueue("email.send")
+    try:
+        with pytest.raises(django.db.Error) as lost, rolled_back():
+            with connection.cursor() as cursor:
+                cursor.execute("DEALLOCATE ALL")
+            jobs.enqueue("email.send")
+        jobs.enqueue("email.send")
+        with pytest.raises(CommandError) as refused, rolled_back():
+            with connection.cursor() as cursor:
+                cursor.execute("DEALLOCATE ALL")
+            call_command("jobs", "enqueue", "email.send")
+    finally:
+        connection.close()
+
+    assert trouble.POOLED in "".join(traceback.format_exception(lost.value))
+    assert str(refused.value).startswith(trouble.POOLED)

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import DatabaseError, Error, InterfaceError, close_old_connections
 
 from jobs.conf import ojs_settings
 from jobs.store import keepalive
+from jobs.store.trouble import described
 from jobs.store.watchdog import bounded
 from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
@@ -80,8 +81,7 @@ class Command(SpeakingCommand):
 
         def complain(chore: reaper.Chore, problem: Exception) -> None:
             reaper.complain(chore, problem)
-            reason, _, _ = str(problem).partition("\n")
-            failed.append(f"{chore.name} ({type(problem).__name__}: {reason})")
+            failed.append(f"{chore.name} ({_reason(problem)})")
 
         self._round(only, lambda: False, complain)
         reaper.sign_of_life(reaper.own_name())
@@ -142,3 +142,10 @@ class Command(SpeakingCommand):
         """End a process that hangs, but not on the database: its manager starts another."""
         logging.shutdown()
         os._exit(1)
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, Error):
+        return described(problem)
+    reason, _, _ = str(problem).partition("\n")
+    return f"{type(problem).__name__}: {reason}"
