@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from ast import literal_eval
 
@@ -17,6 +19,7 @@ from jobs.engine import retention
 from jobs.models import Job
 from tests import processes
 from tests.factories import JobFactory, ago
+from tests.once import once_is_enough
 from workers.chores import housekeeping, reaper
 from workers.models import Sweep
 
@@ -65,6 +68,28 @@ def test_the_schedules_go_when_the_tables_go_and_come_back_with_them():
 
     assert left == ["shop.tasks.report"]
     assert Schedule.objects.filter(name__in=NAMES).count() == len(NAMES)
+
+
+@once_is_enough
+def test_a_task_that_was_queued_when_the_apps_went_does_not_end_the_clusters_process():
+    program = """
+import pydoc
+import django
+from django.conf import settings
+
+settings.configure(INSTALLED_APPS=["django.contrib.contenttypes", "django_q"])
+django.setup()
+print(pydoc.locate("workers.chores.housekeeping.do")("old-events"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=processes.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
 
 
 def test_a_chore_is_done_in_its_turn_and_not_again_right_after():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import reaper
+from django.apps import apps
 
 PREFIX = "Open Job Spec: "
 FUNCTION = "workers.chores.housekeeping.do"
@@ -23,6 +23,8 @@ def install_schedules(**kwargs: Any) -> None:
     from django.db import connections, router
     from django.db.migrations.recorder import MigrationRecorder
     from django_q.models import Schedule
+
+    from . import reaper
 
     using = kwargs.get("using", "default")
     database = connections[using]
@@ -50,7 +52,15 @@ def install_schedules(**kwargs: Any) -> None:
 
 
 def do(name: str) -> int:
-    """Do one slow chore if it is due; return how many rows it touched."""
+    """Do one slow chore if it is due; return how many rows it touched.
+
+    Nothing is left to do for a task that is still queued on a site which has removed the apps.
+    """
+    if not apps.is_installed("workers"):
+        return 0
+    # Late: the models cannot be imported there, and a cluster's process would end with the import.
+    from . import reaper
+
     chore = next(chore for chore in reaper.SLOW if chore.name == name)
     # The scheduler is never quite on time. If a whole period were required, every run that comes a
     # moment early would be skipped, and a reaper would step in.
