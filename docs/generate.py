@@ -22,7 +22,7 @@ def set_up() -> None:
     if not settings.configured:
         settings.configure(
             SECRET_KEY="not used",
-            INSTALLED_APPS=["rest_framework", "jobs", "workers"],
+            INSTALLED_APPS=["jobs", "workers"],
             DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
             ROOT_URLCONF="workers.urls",
             USE_TZ=True,
@@ -127,10 +127,15 @@ def signals_page() -> str:
 
     parts = ["# Signals\n"]
     for module in (jobs.signals, workers.signals):
-        rows = [f"| `{name}` | {cell(text)} |" for name, text in documented(module)]
         lines = [f"## {module.__name__}\n", inspect.getdoc(module) or "", ""]
-        parts.append("\n".join([*lines, "| signal | arguments |", "|---|---|", *rows, ""]))
+        parts.append("\n".join([*lines, signals_table(module), ""]))
     return "\n".join(parts)
+
+
+def signals_table(module: ModuleType) -> str:
+    """The signals of a module; `docs/django.md` has it too."""
+    rows = [f"| `{name}` | {cell(text)} |" for name, text in documented(module)]
+    return "\n".join([f"| signal of `{module.__name__}` | arguments |", "|---|---|", *rows])
 
 
 def documented(module: ModuleType) -> Iterator[tuple[str, str]]:

@@ -17,14 +17,14 @@ jobs_enqueued = Signal()
 jobs_claimed = Signal()
 """`jobs`: the claimed jobs; `worker_id`."""
 jobs_completed = Signal()
-"""`job_ids`; `worker_id` where all were settled by one."""
+"""`job_ids`: they were acknowledged."""
 jobs_failed = Signal()
 """`outcomes`: one for each failed job."""
 jobs_reclaimed = Signal()
 """`count`, `error_type`: jobs reclaimed; `discarded`: ids of the jobs that had no attempts left;
 `returned`: ids of the others, which are available again."""
 jobs_cancelled = Signal()
-"""`job_ids`."""
+"""`job_ids`: they were cancelled."""
 jobs_promoted = Signal()
 """`count`: scheduled and retryable jobs that became available."""
 jobs_discarded = Signal()

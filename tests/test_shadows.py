@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.processes import PATIENCE, ROOT
 
 SETTINGS = """
 SECRET_KEY = "for-tests-only"
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", {apps}]
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", {apps}]
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3",
     "OPTIONS": {{"transaction_mode": "IMMEDIATE"}}}}}}
 USE_TZ = True
@@ -33,13 +34,15 @@ pytestmark = [once_is_enough, pytest.mark.slow]
 def migrate(tmp_path):
     """Migrate a site with an app of its own: in a package by that name."""
 
-    def run(package: str, *, label: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        package: str, *, label: str, ours: Sequence[str] = ("jobs", "workers")
+    ) -> subprocess.CompletedProcess[str]:
         folder = tmp_path.joinpath(*package.split("."))
         folder.mkdir(parents=True)
         for depth in range(1, package.count(".") + 2):
             tmp_path.joinpath(*package.split(".")[:depth], "__init__.py").touch()
         (folder / "apps.py").write_text(APP.format(name=package, label=label))
-        apps = dict.fromkeys([package, "jobs", "workers"])
+        apps = dict.fromkeys([package, *ours])
         (tmp_path / "site_settings.py").write_text(SETTINGS.format(apps=", ".join(map(repr, apps))))
         inherited = {
             name: text
@@ -81,3 +84,9 @@ def test_the_way_out_works(migrate, name):
 
     assert migrated.returncode == 0, migrated.stderr
     assert "ojs_jobs.0001" in migrated.stdout and "ojs_workers.0001" in migrated.stdout
+
+
+def test_workers_without_jobs_says_what_is_missing(migrate):
+    refused = migrate("mysite.orders", label="orders", ours=["workers"])
+
+    assert "The app 'workers' needs the app 'jobs'" in refused.stderr.splitlines()[-1]

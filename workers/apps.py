@@ -15,6 +15,18 @@ class WorkersConfig(AppConfig):
     verbose_name = _("Open Job Spec: workers")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def import_models(self) -> None:
+        """
+        Raises:
+            ImproperlyConfigured: the app it needs is missing; its models would say so in a way
+                that names neither of the two.
+        """
+        if not apps.is_installed("jobs"):
+            raise ImproperlyConfigured(
+                "The app 'workers' needs the app 'jobs': add it to INSTALLED_APPS."
+            )
+        super().import_models()
+
     def ready(self) -> None:
         from jobs.conf import ojs_settings
         from jobs.engine import erasure, history, pool_rules, schemas

@@ -69,6 +69,20 @@ def test_the_reference_pages_are_written_from_the_code(tmp_path):
     assert "### jobs.enqueue\n" in text["python"] and "* `InvalidTransition`: " in text["python"]
 
 
+def test_the_table_of_signals_is_what_the_code_says(monkeypatch):
+    import jobs.signals
+    import workers.signals
+
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from generate import signals_table
+
+    page = (ROOT / "docs" / "django.md").read_text()
+    written = page.partition("<!-- signals: ")[2].partition("-->\n")[2]
+    tables = written.partition("\n<!-- end of signals -->")[0]
+
+    assert tables == "\n\n".join(map(signals_table, (jobs.signals, workers.signals)))
+
+
 def test_every_claim_of_the_comparison_leads_to_what_shows_it():
     lines = (ROOT / "docs" / "why.md").read_text().splitlines()
     rows = [
