@@ -89,6 +89,7 @@ INSTALLED_APPS = [
     # Before staticfiles: `runserver` then serves static files the way production does.
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "rest_framework",
     "django_q",
     "axes",
     "jobs",
