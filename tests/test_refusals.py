@@ -249,6 +249,28 @@ def of_a_cancelled_workflow(stage: Stage) -> Any:
     return about("dead")(stage)
 
 
+def overridden(change: Callable[[Stage], dict[str, Any]]) -> Callable[[Stage], Any]:
+    """A job of the dead letter, whose type and unique key are those of the other refusals."""
+
+    def send(stage: Stage) -> Any:
+        key = new_job(JOB_OF_ITS_QUEUE, clock.now()).unique
+        Job.objects.filter(pk=stage.scene.jobs["dead"].pk).update(
+            type="a.b", queue="narrow", attributes=UNIQUE, unique_key=key and key.key
+        )
+        return about("dead", override=change(stage))(stage)
+
+    return send
+
+
+UNIQUE = {"unique": {"keys": ["type", "queue"]}}
+JOB_OF_ITS_QUEUE = {"type": "a.b", "args": [], "queue": "narrow"} | UNIQUE
+
+
+def to_a_duplicate(stage: Stage) -> dict[str, Any]:
+    engine.enqueue([new_job(JOB_OF_ITS_QUEUE | {"queue": "default"}, clock.now())])
+    return {"queue": "default"}
+
+
 def registered_twice(stage: Stage) -> Any:
     stage.send()
     return stage.send()
@@ -383,6 +405,16 @@ THERE |= {
     ("cron.update", (413, "metadata_too_large")): with_body(
         {"job_template": {"meta": {"a": "x" * 70_000}}}
     ),
+    ("cron.create", (422, "validation_error")): enqueuing(strictly),
+    ("cron.update", (422, "validation_error")): lambda stage: with_body(
+        {"job_template": {"type": "a.b", "args": [1], **strictly(stage)}}
+    )(stage),
+    ("workers.register", (422, "validation_error")): lambda stage: about(
+        "",
+        recurring_schedules=[
+            {"job_type": "a.b", "cron_expression": "0 3 * * *", **strictly(stage)}
+        ],
+    )(stage),
     ("cron.update", (422, "invalid_request")): with_body(
         {"job_template": {"options": {"retry": {"max_attempts": -1}}}}
     ),
@@ -433,6 +465,11 @@ THERE |= {
     ("pools.configure", (409, "conflict")): with_an_isolated_queue,
     ("dead-letter.retry", (422, "unsupported")): with_body({"override": {"queue": "x"}}, "dead"),
     ("dead-letter.retry", (409, "conflict")): of_a_cancelled_workflow,
+    ("dead-letter.retry", (409, "duplicate")): overridden(to_a_duplicate),
+    ("dead-letter.retry", (413, "metadata_too_large")): overridden(lambda _: LARGE),
+    ("dead-letter.retry", (422, "validation_error")): overridden(
+        lambda stage: {"args": [1]} | strictly(stage)
+    ),
     ("dead-letter.destroy", (409, "conflict")): kept_by_the_site,
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -23,10 +22,10 @@ from django.db.models import Q
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, JobNotFound
 from ..models import Job
+from ..spec import rate_policy, unique_policy
 from ..spec.batches import shared_targets
 from ..spec.fields import refuse
-from ..spec.rate_policy import key_of_project
-from ..spec.tenants import MEMBER, tenant_of
+from ..spec.tenants import MEMBER, other_tenant, tenant_of
 from ..spec.validation import NewJob
 from ..spec.worker_ids import qualified, spellings
 
@@ -64,7 +63,7 @@ def assign_project(
         if mode != "off" and MEMBER not in job.meta:
             job.meta = {**job.meta, MEMBER: tenant}
         if job.unique is not None:
-            key = sha256(f"{tenant}\x00{job.unique.key}".encode()).hexdigest()
+            key = unique_policy.key_of_project(job.unique.key, tenant)
             job.unique = replace(job.unique, key=key)
         if job.rate_limit is not None:
             if job.rate_limit.get("scope") == "global" and not lenient:
@@ -73,9 +72,20 @@ def assign_project(
                     "The rate limit of a tenant's job is the tenant's own. To limit the jobs of "
                     "all tenants, limit their queue.",
                 )
-            key = key_of_project(job.rate_limit["key"], tenant)
+            key = rate_policy.key_of_project(job.rate_limit["key"], tenant)
             job.rate_limit = {**job.rate_limit, "key": key}
     return new
+
+
+def refuse_other_tenant(job: Job, meta: dict[str, Any]) -> None:
+    """Refuse a change of a stored job's `meta` that names another tenant: its own never changes.
+
+    Raises:
+        InvalidRequest: `meta.tenant_id` would no longer say which it is.
+    """
+    named = meta.get(MEMBER)
+    if ojs_settings.MULTI_TENANCY != "off" and named not in (job.meta.get(MEMBER), job.project):
+        raise other_tenant(named, job.project)
 
 
 def scope_to(rows: Any, project: str) -> Any:

@@ -16,14 +16,14 @@ from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
 from ..spec import queue_config
+from ..spec.fields import inside
 from ..spec.lifecycle import Event, State, sources
 from ..spec.operator_requests import Override
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import needs_of
 from ..store import clock, wakeup
 from ..store.database import atomic
 from ..store.expressions import Among, JSONMerged
-from . import queue_marks, queue_policy
+from . import content, queue_marks, queue_policy
 from .dependencies import ended_with_workflow, is_waiting
 from .ends import cancel_unfinished
 from .flow import ending
@@ -227,6 +227,8 @@ def retry_one(job_id: UUID, override: Override | None = None) -> Job:
     Raises:
         NotFound: there is none with this id in the dead letter.
         InvalidTransition: its workflow was cancelled.
+        InvalidRequest, BodyTooLarge, DuplicateJob: an enqueue would refuse what is changed; see
+            `content.overridden`.
     """
     with atomic():
         dead = Job.objects.filter(pk=job_id, state=State.DISCARDED)
@@ -244,10 +246,8 @@ def _change(job_id: UUID, override: Override) -> None:
     job = Job.objects.select_for_update().filter(pk=job_id, state=State.DISCARDED).first()
     if job is None:
         return
-    changes = dict(override.columns)
-    if override.meta:
-        changes["meta"] = job.meta | override.meta
-        changes["needs"] = needs_of(changes["meta"])
+    with inside("override"):
+        changes = content.overridden(job, override)
     if changes:
         Job.objects.filter(pk=job_id).update(**changes)
 

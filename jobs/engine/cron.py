@@ -38,6 +38,7 @@ from ..spec.validation import NewJob, accepted_job
 from ..store import clock, looks
 from ..store.database import atomic, connection
 from ..store.trouble import is_away, is_transient
+from . import content, schemas
 from .control import cancel_jobs
 from .cron_runs import held_runs, release_held_runs, unfinished_runs
 from .enqueue import enqueue
@@ -68,10 +69,12 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         InvalidSchedule: the expression or the time zone is not valid.
         PermissionDenied: another project has a cron job of this name.
         InvalidRequest: its jobs name another tenant than its project.
+        InvalidArguments, JobTooLarge: its new template would be refused now (see `content.check`).
     """
     new_schedule(new.expression, new.timezone)
     now = clock.now()
-    _check_tenant(new, now)
+    job = accepted_job(new.template, now)
+    tenant = _tenant_of(job, new.project)
     new, asked = replace(new, enabled=new.enabled is not False), new.enabled
     wanted: dict[str, Any] = {
         "expression": new.expression,
@@ -92,6 +95,10 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         row = CronJob.objects.select_for_update().get(pk=new.name)
         if not created and new.project and row.project != new.project:
             raise PermissionDenied(f"Cron job '{new.name}' is not of this project.")
+        if created or row.template != new.template:
+            # Not one that has been accepted: a schema may be newer, and each run says so.
+            schemas.refresh()
+            content.check([job], tenant)
         if not created:
             wanted |= {"project": row.project, "enabled": row.enabled if asked is None else asked}
             same = ("expression", "timezone", "enabled")
@@ -102,11 +109,9 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
     return row, created
 
 
-def _check_tenant(new: NewCronJob, now: datetime) -> None:
+def _tenant_of(job: NewJob, project: str) -> str:
     mode = ojs_settings.MULTI_TENANCY
-    if mode != "off":
-        job = accepted_job(new.template, now)
-        tenant_of(job.meta, new.project, required=mode == "required")
+    return project if mode == "off" else tenant_of(job.meta, project, required=mode == "required")
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,7 @@ def change_cron(name: str, change: Callable[[NewCronJob], NewCronJob]) -> CronJo
         NotFound: there is none with this name.
         InvalidSchedule: the expression or the time zone is not valid.
         InvalidRequest: its jobs name another tenant than its project.
+        InvalidArguments, JobTooLarge: its new template would be refused now.
     """
     with atomic():
         row = _found(name)

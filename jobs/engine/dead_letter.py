@@ -10,6 +10,7 @@ from ..spec.timestamps import parse_timestamp
 from ..store import looks
 from ..store.database import atomic, connection
 from ..store.expressions import Among, JSONMerged
+from . import content
 from .control import lock_retriable, retriable, retry
 
 BATCH_SIZE = 500
@@ -50,6 +51,7 @@ def _forward(name: str, target: str, since: str | None) -> int:
         ids = [job.pk for job in chosen]
         if not ids:
             return 0
+        content.rename_keys(ids, target)
         Job.objects.filter(Among("pk", ids)).update(
             queue=target, meta=JSONMerged("meta", {FROM: name})
         )

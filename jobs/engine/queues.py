@@ -17,7 +17,7 @@ from ..spec.lifecycle import WAITING, State
 from ..spec.timestamps import format_timestamp
 from ..store import clock, wakeup
 from ..store.database import atomic
-from . import bulk, queue_marks, queue_policy, schemas
+from . import bulk, content, queue_marks, queue_policy, schemas
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY
@@ -202,6 +202,7 @@ def _discard(name: str) -> int:
 def _move(name: str, target: str) -> int:
     def move(batch: list[Job]) -> tuple[int, list[UUID]]:
         queue_marks.prepare(batch, target)
+        content.rename_keys([job.pk for job in batch], target)
         return Job.objects.these(batch).update(queue=target), []
 
     touched = _each_batch(name, move)

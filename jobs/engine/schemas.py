@@ -409,6 +409,12 @@ def is_stale(token: str) -> bool:
     return token != ANY_REGISTRY and token != current_token()
 
 
+def refresh() -> None:
+    """Read the registry again if it has changed, for checks of jobs that are not stored now."""
+    if is_stale(_read[alias()].token):
+        read_again()
+
+
 def forget() -> None:
     """Forget what this process has read of the registry."""
     _read.clear()

@@ -92,6 +92,10 @@ def not_found(name: str) -> NotFound:
     )
 
 
+def is_limited(project: str) -> bool:
+    return (project or default_tenant()) in schemas.limited_tenants()
+
+
 def are_limited(new: Sequence[NewJob]) -> bool:
     """Whether `admit` must check these jobs; call it after `schemas.checked`."""
     limited = schemas.limited_tenants()
@@ -251,10 +255,13 @@ class SizeLimit(NamedTuple):
 
 
 def size_limit(project: str) -> SizeLimit | None:
-    """Return the limit of the tenant of a workflow whose first jobs were just stored."""
-    name = project or default_tenant()
-    if name not in schemas.limited_tenants():
+    """Return the limit of the tenant of these jobs, once the registry has been read.
+
+    Another job of the tenant was just stored, or `schemas.refresh` was called.
+    """
+    if not is_limited(project):
         return None
+    name = project or default_tenant()
     limited = Tenant.objects.filter(pk=name, max_job_size__isnull=False)
     most = limited.values_list("max_job_size", flat=True).first()
     return None if most is None else SizeLimit(name, most)

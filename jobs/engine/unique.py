@@ -8,15 +8,16 @@ transactions have committed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Now
 
-from ..errors import DuplicateJob
+from ..errors import DuplicateJob, InvalidRequest
 from ..models import Job
 from ..spec.lifecycle import TERMINAL, State
-from ..spec.unique_policy import UniquePolicy
+from ..spec.unique_policy import UniquePolicy, key_of_project, read_policy
 from ..spec.validation import NewJob
 from ..store.stores import store
 from .ends import cancel_unfinished
@@ -128,6 +129,59 @@ def lock(policies: Sequence[UniquePolicy]) -> None:
         list(jobs.order_by("pk").select_for_update().values_list("pk", flat=True))
     # 64 bits of the key; a collision only makes two keys wait for each other.
     store().lock_keys({int(policy.key[:16], 16) - 2**63 for policy in policies})
+
+
+def claim(policy: UniquePolicy) -> None:
+    """Lock a key that a stored job gets, until the transaction ends.
+
+    Raises:
+        DuplicateJob: another job has it, and counts as a duplicate by the policy.
+    """
+    lock([replace(policy, on_conflict="reject")])
+    existing = _stored(replace(policy, on_conflict="reject"))
+    if existing:
+        raise _duplicate(existing[0], policy)
+
+
+def policy_after(job: Job, new: NewJob) -> UniquePolicy | None:
+    """Return the policy of a stored job with the key that its new content has.
+
+    None if its key stays: it has none, or one that was not computed from what has changed.
+
+    Args:
+        new: the job with its new content.
+
+    Raises:
+        InvalidRequest: the key is made of a field that the new arguments do not have.
+    """
+    if job.unique_key is None:
+        return None
+    known = _policy(job)
+    for project in ("", job.project):
+        if known and key_of_project(known.key, project) == job.unique_key:
+            policy = _policy_of(new)
+            key = key_of_project(policy.key, project)
+            return None if key == job.unique_key else replace(policy, key=key)
+    return None
+
+
+def _policy(job: Job) -> UniquePolicy | None:
+    # A key that another protocol computed in its own way stays.
+    try:
+        return _policy_of(job)
+    except InvalidRequest:
+        return None
+
+
+def _policy_of(job: Job | NewJob) -> UniquePolicy:
+    return read_policy(
+        (job.attributes or {}).get("unique") or {},
+        type=job.type,
+        queue=job.queue,
+        args=job.args,
+        meta=job.meta,
+        version=job.version_number,
+    )
 
 
 def _stored(policy: UniquePolicy) -> list[Job]:

@@ -21,7 +21,7 @@ from ..spec.workflow_plans import Plan, callbacks_of, steps_of
 from ..store import awaited, clock
 from ..store.database import atomic, connection, on_commit
 from ..store.expressions import Among
-from . import bulk, bulk_operations, schemas, tenants
+from . import bulk, bulk_operations, content
 from .dependencies import CANCELLED, cancel_strays, cancel_waiting
 from .enqueue import enqueueing
 from .flow import ending, release_dependents
@@ -80,16 +80,12 @@ def _check_later_jobs(plan: Plan, project: str) -> None:
 
     Later, when a running workflow makes them, it is too late to refuse them.
     """
-    limit = tenants.size_limit(project)
-    if limit is None and not schemas.are_registered():
+    if not content.is_checked(project):
         return
     now = clock.now()
     later = [step.job for step in steps_of(plan) if step.job.workflow_id is None]
     later += [accepted_job(each, now) for each in callbacks_of(plan)]
-    schemas.checked(later)
-    if limit is not None:
-        for job in later:
-            limit.check(job, f"A later job of type '{job.type}'")
+    content.check(later, project, "A later job of type '{type}'")
 
 
 def cancel_workflow(workflow_id: UUID, *, actor: Actor = SERVER) -> Workflow:

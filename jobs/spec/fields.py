@@ -44,7 +44,9 @@ def refuse(field: str, message: str, **details: Any) -> InvalidRequest:
 def within(place: str, refusal: OJSError) -> None:
     """Prefix the location of a refusal with `place`: `path` starts at the top (§12.4)."""
     for error in refusal.details.get("validation_errors", ()):
-        error["path"] = f"$.{place}{error['path'].removeprefix('$')}"
+        # Those of a schema are sentences, and say where in the arguments.
+        if isinstance(error, dict):
+            error["path"] = f"$.{place}{error['path'].removeprefix('$')}"
 
 
 @contextlib.contextmanager

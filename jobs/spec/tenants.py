@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from ..conf import ojs_settings
-from ..errors import TenantRequired
+from ..errors import InvalidRequest, TenantRequired
 from . import rate_policy
 from .durations import format_duration
 from .fields import Document, inside, refuse
@@ -148,9 +148,14 @@ def tenant_of(meta: dict[str, Any], project: str, *, required: bool) -> str:
             )
         return project
     if project and named != project:
-        raise refuse(
-            place,
-            f"The job belongs to the tenant '{project}', not to {named!r:.120}.",
-            validation="tenant",
-        )
+        raise other_tenant(named, project)
     return project or check_id(named, place)
+
+
+def other_tenant(named: Any, project: str) -> InvalidRequest:
+    whose = f"to the tenant '{project}'" if project else "to no tenant"
+    return refuse(
+        f"meta.{MEMBER}",
+        f"The job belongs {whose}, not to {named!r:.120}.",
+        validation="tenant",
+    )

@@ -193,6 +193,11 @@ def unique_key(dimensions: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(dimensions).encode()).hexdigest()
 
 
+def key_of_project(key: str, project: str) -> str:
+    """Return the key by which a project's jobs are unique: no other project has it."""
+    return hashlib.sha256(f"{project}\x00{key}".encode()).hexdigest() if project else key
+
+
 def canonical(value: Any) -> str:
     """Write JSON as RFC 8785 does, its strings in NFC (§4.2)."""
     if isinstance(value, str):

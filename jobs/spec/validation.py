@@ -541,6 +541,15 @@ def _meta(document: Document, options: Document) -> dict[str, Any]:
         more = member.read(options)
         if more:
             meta = meta | more
+    refuse_large_meta(meta)
+    return meta
+
+
+def refuse_large_meta(meta: dict[str, Any]) -> None:
+    """
+    Raises:
+        MetadataTooLarge: it exceeds 64 KB.
+    """
     size = len(orjson.dumps(meta)) if meta else 0
     if size > META_SIZE:
         raise MetadataTooLarge(
@@ -549,7 +558,6 @@ def _meta(document: Document, options: Document) -> dict[str, Any]:
             actual_bytes=size,
             max_bytes=META_SIZE,
         )
-    return meta
 
 
 def _take_times(job: NewJob, options: Document, now: datetime) -> None:

@@ -99,16 +99,17 @@ def _quoted(value: UUID | int | str) -> str:
     return f'"{escaped}"'
 
 
+EachValue = int | str | datetime | timedelta
+
+
 class Each(Expression):
-    """A number, a moment or a period for each row, by its primary key:
+    """A number, a moment, a period or a text for each row, by its primary key:
     `update(scheduled_at=Each({job.pk: moment, …}, DateTimeField()))`.
 
     They are one parameter. A `Case` of them takes Django long to write, and PostgreSQL to read.
     """
 
-    def __init__(
-        self, values: Mapping[UUID | str, int | datetime | timedelta] | Given, output_field: Any
-    ) -> None:
+    def __init__(self, values: Mapping[UUID | str, EachValue] | Given, output_field: Any) -> None:
         super().__init__(output_field=output_field)
         self._values: Any = values
         self._key: Any = F("pk")
@@ -140,6 +141,8 @@ class Each(Expression):
         # Citus refuses conversions that depend on a setting.
         if isinstance(self.output_field, DateTimeField):
             found = f"to_timestamp(({found})::double precision)"
+        elif isinstance(self.output_field, CharField):
+            found = f"({found})"
         elif isinstance(self.output_field, DurationField):
             found = f"make_interval(secs => ({found})::double precision)"
         else:
@@ -147,11 +150,11 @@ class Each(Expression):
         return found, [_parameter(self._values, _numbers), *parameters]
 
 
-def _numbers(values: Mapping[UUID | str, int | datetime | timedelta]) -> str:
+def _numbers(values: Mapping[UUID | str, EachValue]) -> str:
     return json.dumps({str(key): _number(value) for key, value in values.items()})
 
 
-def _number(value: int | datetime | timedelta) -> float:
+def _number(value: EachValue) -> float | str:
     if isinstance(value, datetime):
         return value.timestamp()
     return value.total_seconds() if isinstance(value, timedelta) else value

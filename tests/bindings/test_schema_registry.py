@@ -8,9 +8,9 @@ import pytest
 
 import jobs
 from jobs import schemas
-from jobs.models import Job, JobSchema, OperatorAction
+from jobs.models import CronJob, Job, JobSchema, OperatorAction
 from tests.flare_client import FlareClient
-from tests.ojs_client import V1, OJSClient, refusal
+from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
 
@@ -298,3 +298,22 @@ def test_the_sdks_read_every_version_as_a_text(api):
             assert line["version"] == version
         assert client.see("admin/schemas/invoice.generate/1").json()["version"] == version
     assert sdk.delete(f"{V1}/schemas/invoice.generate/1").json()["version"] == "1"
+
+
+def test_strict_refuses_a_schedule_when_it_is_registered(api):
+    schedule = {"name": "nightly", "cron": "0 3 * * *", "type": "invoice.generate", "args": [1]}
+    api.send("cron", schedule)
+    register(api, schema={"type": "array", "items": {"type": "string"}})
+    set_mode(api, "strict", type="invoice.generate")
+
+    reply = api.send("cron", schedule | {"name": "weekly"})
+
+    assert (reply.status_code, refusal(reply)["code"]) == (422, "validation_error")
+    assert list(CronJob.objects.values_list("pk", flat=True)) == ["nightly"]
+    change = {"job_template": {"args": [2]}}
+    assert api.patch(f"{V1}/cron/nightly", change, MEDIA_TYPE).status_code == 422
+    assert CronJob.objects.get().template["args"] == [1]
+    # One that was accepted before there was a schema may be registered again, and each run fails.
+    assert api.send("cron", schedule | {"cron": "0 4 * * *"}).status_code == 200
+    assert api.send("cron/nightly/trigger").json()["job_id"] is None
+    assert api.send("cron", schedule | {"name": "weekly", "args": ["a"]}).status_code == 201

@@ -522,10 +522,10 @@ def test_a_step_of_a_running_workflow_is_not_refused_by_a_newer_schema():
 
 @registered
 def test_a_schedule_records_why_its_job_was_refused():
-    schemas.register("a.b", "1.0.0", NUMBERS)
-    schemas.set_mode("strict")
     nightly = {"name": "nightly", "cron": "0 3 * * *", "type": "a.b", "args": ["x"]}
     engine.upsert_cron(new_cron_job(nightly, clock.now()))
+    schemas.register("a.b", "1.0.0", NUMBERS)
+    schemas.set_mode("strict")
 
     engine.run_cron_now("nightly")
 

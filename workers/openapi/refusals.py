@@ -93,6 +93,7 @@ KEPT = refuses(
 CANCELLED_AROUND = refuses(Conflict, "The workflow of the job was cancelled.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
+LARGE_JOB = refuses(JobTooLarge, "A job is larger than those of its tenant may be.")
 FULL = (
     *refuses(
         QueueFull,
@@ -104,7 +105,7 @@ FULL = (
         "The tenant is at one of its limits; `Retry-After` is the time to wait. If it is not "
         "`retryable`, the jobs are more than the limit.",
     ),
-    *refuses(JobTooLarge, "A job is larger than those of its tenant may be."),
+    *LARGE_JOB,
     *refuses(TenantRequired, "The job has no tenant, and one is required."),
 )
 LARGE_META = refuses(MetadataTooLarge, "`meta` exceeds 64 KB of JSON.")

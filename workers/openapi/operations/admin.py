@@ -14,10 +14,10 @@ from jobs.spec.operator_requests import (
 )
 
 from ..operation import Operation, Reply
-from ..refusals import CANCELLED_AROUND, KEPT, NO_JOB, refuses
+from ..refusals import KEPT, NO_JOB, refuses
 from ..schema import COUNT, TIME, array, boolean, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
-from .queues import NOT_DEAD
+from .queues import NOT_DEAD, NOT_RETRIED
 
 BASE = "/ojs/v1/admin"
 WHY: dict[str, Any] = {
@@ -220,7 +220,7 @@ OPERATIONS = {
         "Admin",
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
-        refusals=NOT_DEAD + CANCELLED_AROUND,
+        refusals=NOT_RETRIED,
         **WHY | {"body": RetryDeadFor},
     ),
     ("GET", f"{BASE}/stats/history"): Operation(

@@ -9,7 +9,7 @@ from workers.bindings.flare import views
 from workers.bindings.flare.requests import Ack, Heartbeat, JobRequest, Poll, Registration
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, MAINTAINED, MISMATCH, NOT_IN_THAT_STATE, refuses
+from ..refusals import CLOSED, FULL, LARGE_JOB, MAINTAINED, MISMATCH, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     TIME,
     Schema,
@@ -108,6 +108,7 @@ OPERATIONS = {
         },
         body=Registration,
         example={"worker_id": "w-1", "queues": ["email"], "job_types": ["email.send"]},
+        refusals=LARGE_JOB + MISMATCH,
     ),
     ("POST", "/flare/v1/workers/poll"): flare(
         "Fetch jobs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobs.errors import (
+    DuplicateJob,
     NeedsEventLoop,
     NotFound,
     NotInstalled,
@@ -14,7 +15,15 @@ from jobs.spec.operator_requests import RetryDead
 from jobs.store import standby
 
 from ..operation import Operation, Reply
-from ..refusals import CANCELLED_AROUND, KEPT, NO_JOB, refuses
+from ..refusals import (
+    CANCELLED_AROUND,
+    KEPT,
+    LARGE_JOB,
+    LARGE_META,
+    MISMATCH,
+    NO_JOB,
+    refuses,
+)
 from ..schema import (
     COUNT,
     TIME,
@@ -34,6 +43,14 @@ from .jobs import JOB
 PAGE_OF_ONE = {"total": 1, "limit": 50, "offset": 0, "has_more": False}
 DEAD = JOB | {"state": "discarded", "attempt": 3, "discarded_at": "2026-02-12T11:00:00.000Z"}
 NOT_DEAD = refuses(NotFound, "There is no such job in the dead letter.")
+NOT_RETRIED = (
+    NOT_DEAD
+    + CANCELLED_AROUND
+    + refuses(DuplicateJob, "Another job has the unique key of what it is changed to.")
+    + LARGE_META
+    + LARGE_JOB
+    + MISMATCH
+)
 EVENT = {
     "specversion": "1.0",
     "id": "evt_00000000002a-00000000012c",
@@ -203,7 +220,7 @@ OPERATIONS = {
         body=RetryDead,
         example={"override": {"queue": "slow", "retry": {"max_attempts": 1}}},
         optional=True,
-        refusals=NOT_DEAD + CANCELLED_AROUND,
+        refusals=NOT_RETRIED,
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",

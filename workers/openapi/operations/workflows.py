@@ -15,7 +15,7 @@ from jobs.spec.cron_requests import ChangeCron, CronRequest
 from jobs.spec.workflow_plans import WorkflowRequest
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, MISMATCH, Refusals, refuses
+from ..refusals import CLOSED, FULL, LARGE_JOB, LARGE_META, MAINTAINED, MISMATCH, Refusals, refuses
 from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 from .jobs import RATE_HEADERS
 
@@ -214,7 +214,9 @@ OPERATIONS = {
         body=CronRequest,
         example=NEW_CRON,
         refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy is invalid.")
-        + LARGE_META,
+        + LARGE_META
+        + LARGE_JOB
+        + MISMATCH,
     ),
     ("GET", "/ojs/v1/cron/{name}"): cron("Show a cron job"),
     ("DELETE", "/ojs/v1/cron/{name}"): cron(
@@ -230,7 +232,9 @@ OPERATIONS = {
         example={"enabled": False},
         refusals=NO_CRON
         + refuses(InvalidRetryPolicyRequest, "The template's retry policy is invalid.")
-        + LARGE_META,
+        + LARGE_META
+        + LARGE_JOB
+        + MISMATCH,
     ),
     ("POST", "/ojs/v1/cron/{name}/pause"): cron("Disable a cron job"),
     ("POST", "/ojs/v1/cron/{name}/resume"): cron("Enable a cron job"),
