@@ -33,7 +33,7 @@ from ..models import ApiKey, Scope
 from ..store import clock
 from ..store.database import atomic
 from . import display
-from .base import OJSModelAdmin, may
+from .base import OJSModelAdmin, chosen_moment, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
 from .made_once import MadeAlready, MadeOnce, form_id, is_renewed, marked
 
@@ -62,6 +62,8 @@ class ApiKeyForm(forms.ModelForm):
 
     def clean_expires_at(self) -> datetime | None:
         date: datetime | None = self.cleaned_data["expires_at"]
+        if date is not None:
+            date = chosen_moment(date)
         # An existing key may be ended this way: its clients are then refused with this date.
         if self.instance.pk is None and date is not None and date <= clock.now():
             raise ValidationError(gettext("This time is in the past."))

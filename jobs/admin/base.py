@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from functools import wraps
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ERROR_FLAG
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
+from django.forms import DateTimeField
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -17,10 +19,23 @@ from django.utils.translation import gettext, gettext_noop
 
 from ..access.redaction import may_see, redact_quotes
 from ..errors import StorageUnavailable
+from ..spec.timestamps import to_utc
 from ..store import standby
 from .confirm import in_order
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
+
+
+def chosen_moment(value: datetime) -> datetime:
+    """Return what a form has as its time zone's, as the database has it.
+
+    Raises:
+        ValidationError: it is not within the years 1 to 9999 there.
+    """
+    try:
+        return to_utc(value)
+    except ValueError:
+        raise ValidationError(DateTimeField.default_error_messages["invalid"]) from None
 
 
 def may(permission: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
@@ -25,7 +26,7 @@ from ..models import BulkOperation, BulkState, BulkVerb
 from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
 from . import display
-from .base import ReadOnlyModelAdmin, may
+from .base import ReadOnlyModelAdmin, chosen_moment, may
 from .confirm import Question, switch
 from .job_form import WIDE, Suggesting, suggest
 
@@ -34,6 +35,12 @@ FILTERS = ("type", "queue", "project", "state")
 MOMENTS = ("enqueued_after", "enqueued_before")
 MOMENT = {"type": "datetime-local", "step": "1"}
 DESTRUCTIVE = (BulkVerb.CANCEL, BulkVerb.DELETE)
+
+
+class MomentField(forms.DateTimeField):
+    def to_python(self, value: Any) -> datetime | None:
+        found = super().to_python(value)
+        return None if found is None else chosen_moment(found)
 
 
 class NewBulkOperationForm(forms.Form):
@@ -62,12 +69,12 @@ class NewBulkOperationForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
     )
     priority = forms.IntegerField(label=_("Priority"), required=False, localize=False)
-    enqueued_after = forms.DateTimeField(
+    enqueued_after = MomentField(
         label=_("Enqueued after"),
         required=False,
         widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),
     )
-    enqueued_before = forms.DateTimeField(
+    enqueued_before = MomentField(
         label=_("Enqueued before"),
         required=False,
         widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),

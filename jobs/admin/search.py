@@ -24,6 +24,7 @@ from ..access.redaction import is_sensitive
 from ..models import JobError
 from ..spec.identifiers import first_id, parse_uuid
 from ..spec.lifecycle import State
+from ..spec.timestamps import to_utc
 from ..store.expressions import JSONArrayHas, TextAt
 
 HELP = _(
@@ -89,12 +90,12 @@ def _created(text: str, lookup: str) -> Q:
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
+        if timezone.is_naive(moment):
+            moment = timezone.make_aware(moment)
+        return to_utc(moment)
     except ValueError:
         problem = gettext("“%(text)s” is not a time: write 2026-01-31 or 2026-01-31T12:00.")
         raise BadSearch(problem % {"text": text}) from None
-    if timezone.is_naive(moment):
-        moment = timezone.make_aware(moment)
-    return moment
 
 
 def _inside(path: str, text: str) -> Any:

@@ -28,7 +28,7 @@ from ..spec.fields import missing
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
-from .admin.search import moment_of
+from .admin.search import moment_of, period_of
 from .jobs import parse_id
 
 MOST = 1000
@@ -125,8 +125,7 @@ class HistoryViewSet(OJSViewSet):
         """How many entries there were of each type, period by period (§7.5)."""
         parameters = request.query_params
         width = execution_figures.WIDTHS[ExecutionStatistics.group_by.read(parameters)]
-        end = _moment(parameters, "end") or clock.now()
-        start = _moment(parameters, "start") or end - execution_figures.WIDTHS["day"]
+        start, end = period_of(parameters, "start", "end", execution_figures.WIDTHS["day"])
         if (end - start) / width > BUCKETS:
             raise InvalidRequest(
                 f"That is more than {BUCKETS} periods: ask for longer ones or a shorter range.",

@@ -51,13 +51,23 @@ def parse_timestamp(text: str) -> datetime:
     zone = UTC if utc else _offset(sign, int(hours), int(minutes))
     try:
         moment = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
-        # Every later comparison and the database use UTC, in which 0001-01-01T00:00:00+01:00
-        # cannot be represented.
-        in_utc = moment.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
+        in_utc = to_utc(moment)
+    except ValueError as error:
         raise ValueError(f"{_excerpt(text)} is not a valid moment: {error}.") from None
     # PostgreSQL reads no offset of sixteen hours or more; no place has one.
     return moment if abs(moment - moment.replace(tzinfo=UTC)) < WIDEST_OFFSET else in_utc
+
+
+def to_utc(moment: datetime) -> datetime:
+    """Return `moment` as every later comparison and the database have it.
+
+    Raises:
+        ValueError: it is not within the years 1 to 9999 in UTC, as 0001-01-01T00:00:00+01:00.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def parse_when(text: str, now: datetime) -> datetime:

@@ -130,6 +130,7 @@ def test_a_range_begins_and_ends_where_requested(operator, an_hour):
         ({"since": "yesterday"}, "since"),
         ({"until": "soon"}, "until"),
         ({"period": "1m", "since": "2020-01-01T00:00:00Z"}, "since"),
+        ({"until": "0001-01-01T00:30:00Z"}, "until"),
     ],
     ids=str,
 )

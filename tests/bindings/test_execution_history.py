@@ -297,6 +297,7 @@ def test_a_larger_page_than_there_is_is_clamped(operator):
         ("history", {"types": "job.created"}, "types"),
         ("history", {"actor_type": "robot"}, "actor_type"),
         ("history/stats", {"group_by": "week"}, "group_by"),
+        ("history/stats", {"end": "0001-01-01T12:00:00Z"}, "end"),
         ("history/stats", {"queues": "a", "job_types": "b"}, "job_types"),
         ("history/stats", {"group_by": "minute", "start": "2020-01-01T00:00:00Z"}, "start"),
         (f"jobs/{UNKNOWN}/history", {"limit": "0"}, "limit"),

@@ -116,6 +116,8 @@ def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
         ("foo:bar", "Words are: id: type: queue: state:"),
         ("foo.bar:1", "There is no search word “foo.bar:”."),
         ("after:yesterday", "“yesterday” is not a time: write 2026-01-31"),
+        ("after:0001-01-01T00:00+14:00", "is not a time"),
+        ("ended-before:9999-12-31T23:00-14:00", "is not a time"),
         ("state:dead", "“dead” is not a state. States are: scheduled, available,"),
         ("id:12", "“12” is not a job id: that is a UUID."),
         ("type:a before:", "“” is not a time"),

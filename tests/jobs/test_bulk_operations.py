@@ -338,3 +338,14 @@ def test_a_workflow_without_jobs_matches_none():
 
 def test_a_viewer_starts_nothing():
     assert viewer().post(ADD, {"verb": "retry", "type": "mail"}).status_code == 403
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00", "9999-12-31T23:00:00"])
+def test_a_moment_that_is_none_in_utc_is_refused_at_its_field(moment):
+    east = moment.startswith("0001")
+    form = {"verb": "delete", "queue": "mail", "enqueued_before": moment}
+
+    with timezone.override("Asia/Tokyo" if east else "America/Denver"):
+        page = operator().post(ADD, form)
+
+    assert page.context["form"].errors["enqueued_before"] == ["Enter a valid date/time."]

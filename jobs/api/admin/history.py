@@ -17,7 +17,7 @@ from ...record.rollup import HOUR, MINUTE, floor
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from .base import AdminViewSet
-from .search import moment_of
+from .search import period_of
 
 PERIODS = {"1m": MINUTE, "5m": 5 * MINUTE, "1h": HOUR, "1d": 24 * HOUR}
 SINCE = HOUR
@@ -35,9 +35,8 @@ class HistoryViewSet(AdminViewSet):
         """One point per period, oldest first, without the current, incomplete minute."""
         parameters = request.query_params
         period = HistoryQuery.period.read(parameters)
-        width, now = PERIODS[period], clock.now()
-        until = moment_of(parameters, "until", now) or now
-        since = moment_of(parameters, "since", now) or until - SINCE
+        width = PERIODS[period]
+        since, until = period_of(parameters, "since", "until", SINCE)
         start = floor(since, width)
         if (until - start) / width > MOST:
             raise InvalidRequest(
@@ -49,7 +48,7 @@ class HistoryViewSet(AdminViewSet):
         within = {
             "resolution": resolution,
             "start__gte": start,
-            "start__lt": min(until, floor(now, MINUTE)),
+            "start__lt": min(until, floor(clock.now(), MINUTE)),
         }
         known: Any = Rollup.objects.filter(**within).order_by("start")
         points: dict[datetime, list[Any]] = {}

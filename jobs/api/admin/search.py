@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.db.models import Exists, F, OuterRef
@@ -11,6 +11,7 @@ from django.db.models import Exists, F, OuterRef
 from ...errors import InvalidRequest
 from ...http.parameters import JobSearch
 from ...models import JobError
+from ...spec.fields import refuse
 from ...spec.lifecycle import State
 from ...spec.members import Moment
 from ...spec.worker_ids import spellings
@@ -81,6 +82,28 @@ def moment_of(
     """
     text = parameters.get(name)
     return kind.check(SPACE_FOR_PLUS.sub("+", text), name, now) if text else None
+
+
+def period_of(
+    parameters: Any, begin: str, end: str, length: timedelta
+) -> tuple[datetime, datetime]:
+    """Return the period that two parameters name: by default the last `length` before its end,
+    which is now by default.
+
+    Raises:
+        InvalidRequest: one of them is not a timestamp, or there is no time so long before the end.
+    """
+    now = clock.now()
+    until = moment_of(parameters, end, now) or now
+    since = moment_of(parameters, begin, now)
+    try:
+        return since or until - length, until
+    except OverflowError:
+        raise refuse(
+            end,
+            f"The period that ends at '{end}' would begin before the year 1.",
+            validation="range",
+        ) from None
 
 
 def of_type(jobs: Any, wanted: str) -> Any:
