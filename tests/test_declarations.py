@@ -213,7 +213,11 @@ def test_every_member_that_is_described_is_read(settings):
 
 OPEN_TO_OPERATORS = {("POST", "/ojs/codec/encode"), ("POST", "/ojs/codec/decode")}
 """Clients of codec servers send what their own protocol has."""
-CLOSED_TO_PRODUCERS = {"/ojs/v1/jobs/bulk/cancel", "/ojs/v1/workflows"}
+CLOSED_TO_PRODUCERS = {
+    "/ojs/v1/jobs/bulk/cancel",
+    "/ojs/v1/jobs/{job_id}",
+    "/ojs/v1/workflows",
+}
 
 
 def is_closed(schema: dict[str, Any]) -> bool:

@@ -178,7 +178,8 @@ class JobViewSet(OJSViewSet):
 
     def prioritize(self, request: Request, job_id: str) -> Response:
         """Change the priority of a waiting job (OJS priority §8.1)."""
-        change = engine.prioritize(parse_id(job_id), read_priority(self.read(required=True)))
+        priority = read_priority(self.read(NewPriority, required=True))
+        change = engine.prioritize(parse_id(job_id), priority)
         document = full_envelope(change.job, self.caller.project)
         extra = {"id": document["id"], "priority": document["priority"]}
         extra["previous_priority"] = change.previous_priority

@@ -41,7 +41,7 @@ class Batch(Members):
     ).required()
 
 
-class NewPriority(Members):
+class NewPriority(Members, closed=True):
     priority = Priority().required()
 
 

@@ -764,7 +764,8 @@ class Members:
             if member not in cls.names and member not in also:
                 known = ", ".join(cls.members)
                 shown = member[:80]
-                raise refuse(shown, f"There is no member '{shown}'; there are {known}.")
+                are = "are" if len(cls.members) > 1 else "is only"
+                raise refuse(shown, f"There is no member '{shown}'; there {are} {known}.")
 
     @classmethod
     def demand(cls, document: Document) -> None:

@@ -315,3 +315,17 @@ def test_a_filter_names_a_project_and_no_project_reaches_another():
     assert cancelled(of_acme, "other") == 0
     assert cancelled(of_all, "acme") == 1
     assert (states()[str(ours)], states()[str(theirs)]) == ("cancelled", "available")
+
+
+@pytest.mark.parametrize(
+    "change", [{"priority": 1, "queue": "other"}, {"args": [2]}, {"scheduled_at": "+PT1H"}]
+)
+def test_nothing_else_about_a_waiting_job_can_be_changed(api, change):
+    job_id = api.pushed()
+
+    reply = api.patch(f"/ojs/v1/jobs/{job_id}", change, "application/json")
+
+    error, name = refusal(reply), next(name for name in change if name != "priority")
+    assert (reply.status_code, error["details"]["field"]) == (400, name)
+    assert error["message"] == f"There is no member '{name}'; there is only priority."
+    assert (api.job(job_id)["priority"], api.job(job_id)["queue"]) == (0, "default")
