@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+from ..errors import Unsupported
 from .durations import format_duration, parse_duration
 from .fields import Document, missing, refuse
 from .members import (
@@ -91,6 +92,13 @@ class JobLimits(
         "`global`: of jobs without a tenant. Those of a tenant have keys of their own.",
         sentence="'{name}' must be one of {choices}.",
     )
+    retry_priority = Choice(
+        words("equal", "prefer_retry", "prefer_new"),
+        "`equal`: jobs that are tried again and new ones take the same turns. Nothing else is "
+        "served (extension interactions §9).",
+        sentence="'{name}' must be one of {choices}.",
+        unsaid=["prefer_retry", "prefer_new"],
+    )
 
 
 class QueueLimits(
@@ -122,6 +130,23 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
         raise missing(f"{path}.key")
     scope = JobLimits.scope.under(document, path)
     return {"key": key} | ({"scope": scope} if scope else {}) | _limits(document, path)
+
+
+def refuse_unserved(value: Any, path: str = "rate_limit") -> None:
+    """Refuse an order of retries and new jobs that would not be kept.
+
+    Raises:
+        InvalidRequest: there is no such order.
+        Unsupported: this server does not have it.
+    """
+    order = JobLimits.retry_priority.under(WHOLE.check(value, path), path)
+    if order not in (None, "equal"):
+        place = f"{path}.{JobLimits.retry_priority.name}"
+        raise Unsupported(
+            f"Retries and new jobs have the same priority; '{place}' cannot be {order!r}.",
+            field=place,
+            supported=["equal"],
+        )
 
 
 def refuse_misspelt(

@@ -462,6 +462,8 @@ def new_job(
         job = _checked(document, options, now, type_pattern)
         if not was_accepted:
             _check_result_size(options)
+            if job.rate_limit is not None:
+                rate_policy.refuse_unserved(options["rate_limit"])
         return job
     except InvalidRequest as refusal:
         name = re.split(r"[.\[]", refusal.details.get("field", ""))[0]

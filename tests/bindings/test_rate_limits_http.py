@@ -261,11 +261,23 @@ def test_the_refusal_of_a_connection_says_what_the_limit_is(db):
         ({"key": "k", "throttle": {"limit": 1, "period": "x"}}, "rate_limit.throttle.period"),
         ({"key": "k", "on_limit": "panic"}, "rate_limit.on_limit"),
         ({"key": "k", "scope": "queue"}, "rate_limit.scope"),
+        ({"key": "k", "retry_priority": "first"}, "rate_limit.retry_priority"),
     ],
 )
 def test_a_policy_that_breaks_a_rule_is_refused(api, policy, field):
     assert refusal(api.push(rate_limit=policy))["details"]["field"] == field
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("order", ["prefer_retry", "prefer_new"])
+def test_an_order_of_retries_that_would_not_be_kept_is_refused(api, order):
+    reply = api.push(rate_limit={"key": "k", "retry_priority": order})
+
+    error = refusal(reply)
+    assert (reply.status_code, error["code"]) == (422, "unsupported")
+    assert error["details"]["field"] == "rate_limit.retry_priority"
+    same = api.pushed(rate_limit={"key": "k", "retry_priority": "equal"})
+    assert api.job(same)["rate_limit"]["retry_priority"] == "equal"
 
 
 def test_a_rate_limited_job_goes_only_to_a_worker_that_can_do_it(api):
