@@ -453,7 +453,30 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[checks.CheckMes
                 id="ojs.W006",
             )
         ]
-    return _check_keepalives(name)
+    return [*_check_isolation(name), *_check_keepalives(name)]
+
+
+def _check_isolation(name: str) -> list[checks.CheckMessage]:
+    from django.db import Error
+
+    from .store import writable
+
+    try:
+        found = writable.isolation()
+    except Error:
+        return []  # the command that checks will report it
+    if not found:
+        return []
+    database = connections[name].ops.quote_name(connections[name].settings_dict["NAME"])
+    return [
+        checks.Error(
+            found,
+            hint=f'Set DATABASES["{name}"]["OPTIONS"]["isolation_level"] to '
+            f"psycopg.IsolationLevel.READ_COMMITTED, or ALTER DATABASE {database} SET "
+            "default_transaction_isolation = 'read committed' (or ALTER ROLE …).",
+            id="ojs.E037",
+        )
+    ]
 
 
 def _check_keepalives(name: str) -> list[checks.CheckMessage]:

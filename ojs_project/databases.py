@@ -21,6 +21,8 @@ SQLITE_OPTIONS = {
     "timeout": 30,
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
 }
+READ_COMMITTED = 2
+"""`psycopg.IsolationLevel.READ_COMMITTED`: only databases on PostgreSQL need psycopg."""
 PORT = "5432"
 HOSTS = re.compile(
     r"(?P<before>[a-z0-9+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>.*)"
@@ -57,6 +59,9 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
         pool = False
     else:
         options.update(keepalive.missing(options, found["HOST"]))
+        # Under a stricter level, which the server may have as its default, a transaction does not
+        # see what others commit meanwhile, so unique jobs would be stored twice.
+        options.setdefault("isolation_level", READ_COMMITTED)
     if pool:
         options["pool"] = pool if isinstance(pool, dict) else True
     else:

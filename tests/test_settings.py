@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from psycopg import IsolationLevel
 
 from jobs.store import keepalive
 from ojs_project import telemetry
@@ -166,9 +167,16 @@ def test_what_is_no_url_is_refused_without_showing_the_password(url):
 def test_a_silent_database_is_noticed_by_default():
     options = database("postgresql://db.example.com/ojs", {})["OPTIONS"]
 
-    assert options == keepalive.PARAMETERS
+    assert options.items() >= keepalive.PARAMETERS.items()
     own = database("postgresql://db.example.com/ojs?keepalives_idle=60", {})["OPTIONS"]
     assert int(own["keepalives_idle"]) == 60
+
+
+def test_transactions_are_isolated_as_unique_jobs_need_it_whatever_the_servers_default():
+    options = database("postgresql://db.example.com/ojs", {})["OPTIONS"]
+
+    assert options["isolation_level"] == IsolationLevel.READ_COMMITTED
+    assert "isolation_level" not in database("sqlite:///ojs.sqlite3", {})["OPTIONS"]
 
 
 def test_what_a_pooler_wants_is_said_by_variables():

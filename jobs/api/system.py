@@ -117,10 +117,12 @@ def endpoints_beside(host: str) -> dict[str, str]:
 
 
 def backend_health() -> dict[str, Any]:
-    """Check that the database responds (`unhealthy`), and takes writes (`degraded`)."""
+    """Check that the database responds (`unhealthy`), takes writes, and isolates as it must
+    (`degraded`).
+    """
     started = time.monotonic()
     try:
-        obstacle = writable.obstacle()
+        obstacle = writable.shortcoming()
     except (DatabaseError, InterfaceError) as problem:
         return {"type": backend(), "status": "unhealthy", "error": str(explain(problem))}
     found = {"latency_ms": round((time.monotonic() - started) * 1000)}

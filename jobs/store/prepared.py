@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from django.db.backends.postgresql.base import ServerBindingCursor
-from psycopg import errors, postgres
+from psycopg import IsolationLevel, errors, postgres
 from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 
@@ -33,8 +33,12 @@ UNKNOWN_STATEMENT = b"26000"
 DUPLICATE_STATEMENT = b"42P05"
 TIMESTAMPTZ = postgres.types["timestamptz"].oid
 
-PLAIN = (None, None, None)
-"""Django's default: isolation, access mode and deferrability are left to the server."""
+BEGIN = {
+    # Django's default leaves isolation, access mode and deferrability to the server.
+    (None, None, None): b"BEGIN",
+    (IsolationLevel.READ_COMMITTED, None, None): b"BEGIN ISOLATION LEVEL READ COMMITTED",
+}
+"""The statement that begins a transaction as psycopg would."""
 
 _names: WeakKeyDictionary[Any, dict[Any, bytes]] = WeakKeyDictionary()
 """psycopg connection → (statement, types of its parameters) → its name on that connection."""
@@ -45,6 +49,8 @@ _adapters: WeakKeyDictionary[Any, AdaptersMap] = WeakKeyDictionary()
 _planned_once: WeakSet[Any] = WeakSet()
 """psycopg connections that plan each prepared statement only once."""
 
+ISOLATE = b"; SET default_transaction_isolation = 'read committed'"
+"""A statement outside transactions is one of its own: it has the level that the site asked for."""
 PLAN_ONCE = b"SET plan_cache_mode = force_generic_plan"
 """By default, PostgreSQL may switch after an ANALYZE of a large table to planning the claim anew
 each time, which takes longer than the claim itself. Django's cursors are not affected: they put the
@@ -62,7 +68,7 @@ def possible(database: Any) -> bool:
         not database.execute_wrappers
         and not database.queries_logged
         and connection.prepare_threshold is None
-        and (not _must_begin(connection) or _transaction_of(connection) == PLAIN)
+        and (not _must_begin(connection) or _transaction_of(connection) in BEGIN)
     )
 
 
@@ -118,7 +124,8 @@ def _plan_once(database: Any) -> None:
     idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
     binds_on_server = database.settings_dict["OPTIONS"].get("server_side_binding")
     if idle and connection.autocommit and not binds_on_server:
-        _check(connection.pgconn.exec_(PLAN_ONCE), connection)
+        asked = connection.isolation_level == IsolationLevel.READ_COMMITTED
+        _check(connection.pgconn.exec_(PLAN_ONCE + (ISOLATE if asked else b"")), connection)
         _planned_once.add(connection)
 
 
@@ -202,7 +209,7 @@ def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tupl
     libpq = connection.pgconn
     bound = [_bound(connection, *statement) for statement in statements]
     if _must_begin(connection):
-        _check(libpq.exec_(b"BEGIN"), connection)
+        _check(libpq.exec_(BEGIN[_transaction_of(connection)]), connection)
     results = _run(connection, bound)
     for _ in bound:
         if not any(_is(UNKNOWN_STATEMENT, result) for result in results):

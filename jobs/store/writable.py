@@ -1,16 +1,30 @@
-"""Whether the database takes writes: standbys, read-only files and full disks take reads only."""
+"""Whether the database can be relied on: whether it takes writes, and isolates transactions so that
+every statement sees what others have committed.
+
+Standbys, read-only files and full disks take reads only.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
 
 from .database import atomic, connection, is_postgresql
 from .trouble import ONLY_READS, TOO_SLOW, explain
 
-READ_ONLY = "SELECT current_setting('transaction_read_only')"
-"""`on` for a standby, too."""
+logger = logging.getLogger("jobs")
+
+SETTINGS = """
+    SELECT current_setting('transaction_read_only'), current_setting('transaction_isolation')
+"""
+"""Read-only is `on` for a standby, too."""
+TOO_STRICT = ("repeatable read", "serializable")
+STRICT = (
+    "The database's isolation level is not READ COMMITTED: unique jobs may be stored twice, limits "
+    "exceeded, and fetches refused."
+)
 
 
 def obstacle() -> str:
@@ -21,11 +35,48 @@ def obstacle() -> str:
     Raises:
         django.db.Error: it takes no reads either.
     """
+    return _look()[0]
+
+
+def shortcoming() -> str:
+    """Return what keeps the database from taking writes, or our promises from being kept."""
+    obstacle, strict = _look()
+    return obstacle or strict
+
+
+def isolation() -> str:
+    """Return what is wrong with the isolation of transactions; an empty text if nothing is."""
+    return _look()[1] if is_postgresql() else ""
+
+
+def warn_of_isolation() -> None:
+    """Log a warning if transactions are isolated too strictly; for processes that start.
+
+    Without a database nothing is said: health reports it later.
+    """
+    database = connection()
+    was_open = database.connection is not None
+    try:
+        if found := isolation():
+            logger.warning("%s", found)
+    except Error:
+        return
+    finally:
+        # The process may be about to fork.
+        if not was_open:
+            database.close()
+
+
+def _look() -> tuple[str, str]:
     with connection().cursor() as cursor:
-        if is_postgresql():
-            cursor.execute(READ_ONLY)
-            return ONLY_READS if cursor.fetchone() == ("on",) else ""
-        return _obstacle_of_file(cursor)
+        if not is_postgresql():
+            return _obstacle_of_file(cursor), ""
+        cursor.execute(SETTINGS)
+        read_only, level = cursor.fetchone()
+        # What a site asks for in OPTIONS is named when a transaction begins.
+        asked = connection().connection.isolation_level
+        level = level if asked is None else asked.name.replace("_", " ").lower()
+    return ONLY_READS if read_only == "on" else "", STRICT if level in TOO_STRICT else ""
 
 
 def _obstacle_of_file(cursor: Any) -> str:

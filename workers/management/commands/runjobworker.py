@@ -22,7 +22,7 @@ from jobs.management.words import Words
 from jobs.record import tracing
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
-from jobs.store import keepalive
+from jobs.store import keepalive, writable
 from workers.chores import in_thread
 from workers.management import alive, reloading, schedules
 from workers.runtime import handlers, signals
@@ -174,6 +174,7 @@ class Command(base.Command):
         outside = alive.outside(given)
         keepalive.apply()
         if not given["url"]:
+            writable.warn_of_isolation()
             schedules.register()
         if given["processes"] > 1:
             run = functools.partial(self._run, options, given)

@@ -16,7 +16,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, Error, InterfaceError, close_old_connections
 
 from jobs.conf import ojs_settings
-from jobs.store import keepalive
+from jobs.store import keepalive, writable
 from jobs.store.trouble import described
 from jobs.store.watchdog import bounded
 from workers.chores import metric_export, reaper
@@ -61,6 +61,7 @@ class Command(SpeakingCommand):
         self._pulse = alive.outside(options)
         self._rests = reaper.Rests()
         keepalive.apply()
+        writable.warn_of_isolation()
         if options["once"]:
             # Without its tables, every chore would fail, each with a traceback.
             reaper.last_seen()
