@@ -38,6 +38,10 @@ MAX_DEAD = 100
 """Dead letter jobs per page (OJS HTTP §12.1)."""
 LOOKED_AT = 2000
 """Events read for one page of a project's events."""
+LOST = (
+    "The '{name}' parameter is ahead of the record of events: was the database restored from an "
+    "older backup? Begin again without a cursor; events may be repeated."
+)
 
 
 class QueueViewSet(OJSViewSet):
@@ -178,6 +182,8 @@ class EventViewSet(OJSViewSet):
         limit = EventQuery.limit.read(parameters)
         rows = events.settled()
         after = parameters.get("after") or parameters.get("cursor")
+        name = "after" if parameters.get("after") else "cursor"
+        cursor = None
         if EventQuery.page.read(parameters) or EventQuery.per_page.read(parameters):
             if after:
                 raise InvalidRequest("Pages by number have no cursor.", field="page")
@@ -185,13 +191,15 @@ class EventViewSet(OJSViewSet):
         if after:
             cursor = events.parse_cursor(after)
             if cursor is None:
-                raise bad_cursor(after, "after" if parameters.get("after") else "cursor")
+                raise bad_cursor(after, name)
             rows = events.after(rows, cursor)
         rows = rows.order_by("id")
         if project:
             found, last, more = _of_project(rows, parameters, project, limit)
         else:
             found, last, more = _first(_filtered(rows, parameters, project), limit)
+        if cursor and not last and events.is_lost(cursor):
+            raise InvalidRequest(LOST.format(name=name), field=name)
         documents = events.event_documents(found, project=project)
         reached = events.cursor_of(last) if last else after
         return self._answer(request, documents, reached, has_more=more)

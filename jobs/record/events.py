@@ -247,6 +247,14 @@ def after(events: QuerySet[Event], cursor: Cursor) -> QuerySet[Event]:
     return events.filter(Q(id__gt=cursor.id) | overtaken(cursor))
 
 
+def is_lost(cursor: Cursor) -> bool:
+    """Whether the cursor is ahead of the record: it was restored from a backup that is older.
+
+    Later, events that the cursor's reader has not seen will have ids below it.
+    """
+    return not event_order.was_drawn(cursor.id)
+
+
 def overtaken(cursor: Cursor) -> Q:
     """Events that a reader in the order of transactions has not read, despite their lower ids."""
     return Q(txid__gt=cursor.txid, id__lt=cursor.id)

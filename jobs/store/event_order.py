@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Max, QuerySet
 
-from .choice import is_portable
+from .choice import CITUS, chosen, is_portable
 from .database import alias, elsewhere, is_postgresql, reading_from, run
 
 # A transaction that writes events holds a shared advisory lock until its commit is visible. The
@@ -99,6 +99,33 @@ def _horizon_of_standby() -> int:
     if not known:
         raise NotReplayed("The standby has not caught up with the record of events.")
     return max(known)
+
+
+# Ids of transactions that were rolled back, and of events that were deleted since, count as well.
+LAST_DRAWN = """
+    SELECT greatest(pg_sequence_last_value(pg_get_serial_sequence('ojs_jobs_event', 'id')::regclass),
+                    (SELECT max(id) FROM ojs_jobs_event), 0)
+"""
+LAST_DRAWN_IN_SQLITE = "SELECT seq FROM sqlite_sequence WHERE name = 'ojs_jobs_event'"
+
+
+def was_drawn(event_id: int) -> bool:
+    """Whether the record has come as far as this id.
+
+    If not, the id is that of a record that is no longer there: this one was restored from a backup
+    that is older.
+    """
+    if chosen() == CITUS:
+        return True  # each node may draw ids of its own
+    try:
+        # A standby may be behind; the primary is not.
+        with reading_from(""):
+            found = run(LAST_DRAWN if is_postgresql() else LAST_DRAWN_IN_SQLITE, [])
+    except (OperationalError, InterfaceError):
+        if elsewhere():
+            return True
+        raise
+    return event_id <= (found[0][0] if found else 0)
 
 
 def announce() -> None:

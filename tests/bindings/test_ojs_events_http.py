@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs import engine
+from jobs.models import Event
 from tests.ojs_client import refusal
 
 # Events (OJS events §6.4)
@@ -124,3 +125,38 @@ def test_a_bad_event_cursor_is_refused(api, after, name):
     error = refusal(reply)
     assert error["details"]["field"] == name
     assert name in error["message"] and after in error["message"]
+
+
+def id_of(position):
+    return f"evt_{0:012x}-{position:012x}"
+
+
+def position_in(cursor):
+    return int(cursor.rpartition("-")[2], 16)
+
+
+@pytest.mark.parametrize("name", ["after", "cursor"])
+@pytest.mark.parametrize("ahead", [1, 0xFFFFFF])
+def test_a_cursor_ahead_of_the_record_is_refused_for_the_record_was_restored(api, name, ahead):
+    api.pushed()
+    last = position_in(api.see("events").json()["cursor"])
+
+    reply = api.see("events", **{name: id_of(last + ahead)})
+
+    assert reply.status_code == 400
+    error = refusal(reply)
+    assert error["details"]["field"] == name
+    assert "backup" in error["message"]
+
+
+def test_the_cursor_of_a_record_that_was_emptied_since_is_kept(api):
+    """Retention deletes events, but does not turn time back."""
+    api.pushed()
+    cursor = api.see("events").json()["cursor"]
+    Event.objects.all().delete()
+
+    assert api.see("events", after=cursor).json() == {
+        "events": [],
+        "cursor": cursor,
+        "has_more": False,
+    }

@@ -94,6 +94,22 @@ def test_the_standby_shows_no_event_that_another_may_still_precede(client, some_
     assert of(client.get("/ojs/v1/events")) == [str(some_job.pk), "later"]
 
 
+def test_a_standby_that_is_behind_has_nothing_for_a_cursor_and_does_not_call_it_lost(
+    client, some_job, monkeypatch
+):
+    """Another process read on, from the primary."""
+    client.get("/ojs/v1/events")
+    ((position, _horizon),) = event_order._points
+    events.record([events.queue_event("queue.paused", "later")])
+    ahead = events.cursor_of(Event.objects.latest("id"))
+    monkeypatch.setattr(event_order, "REPLAYED", f"SELECT {position}")
+
+    reply = client.get("/ojs/v1/events", {"after": ahead})
+
+    assert reply.json() == {"events": [], "cursor": ahead, "has_more": False}
+    assert "OJS-Standby-Lag" in reply.headers
+
+
 def test_before_the_standby_is_known_to_have_caught_up_the_primary_answers(
     client, some_job, monkeypatch, caplog
 ):
