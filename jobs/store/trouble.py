@@ -101,6 +101,11 @@ def described(problem: Error) -> str:
     return f"The database failed: {reason}"
 
 
+def is_unmigrated(problem: BaseException) -> bool:
+    """Whether tables or columns of this version are missing; a traceback would say no more."""
+    return isinstance(problem, Error) and _sentence(problem) == NOT_MIGRATED
+
+
 def is_transient(problem: BaseException) -> bool:
     """Whether this is a database error that may be gone at the next try."""
     return isinstance(explain(problem), DatabaseUnavailable)

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.store import pace
-from tests.database import connection
+from tests.database import atomic, connection
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from workers.chores import reaper
 from workers.chores.reaper import Chore
@@ -67,6 +67,24 @@ def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failin
         "The chore at-times works again.",
         "The chore at-times failed.",
     ]
+
+
+def test_a_chore_whose_table_is_missing_fails_in_one_line_that_says_what_to_do(
+    monkeypatch, caplog
+):
+    def ask() -> int:
+        with atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM ojs_jobs_of_next_year")
+        raise AssertionError("there is such a table")
+
+    monkeypatch.setattr(reaper, "CHORES", (Chore("early", ask, "things"),))
+
+    reaper.sweep()
+
+    (line,) = caplog.records
+    assert "The chore early failed." in line.getMessage()
+    assert "run 'manage.py migrate'" in line.getMessage()
+    assert line.exc_info is None
 
 
 @pytest.mark.postgres

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from django.db import DatabaseError, InterfaceError, close_old_connections, connections
 
 from jobs.conf import ojs_settings
+from jobs.store.trouble import described
 from jobs.store.watchdog import bounded
 
 from . import metric_export, reaper
@@ -46,7 +47,7 @@ def _sweep(over: threading.Event) -> None:
                 for line in reaper.report(reaper.sweep(rests=rests, stop=over.is_set)):
                     logger.info("%s", line)
             except (DatabaseError, InterfaceError) as problem:
-                logger.warning("Database trouble, trying again: %s", str(problem).strip())
+                logger.warning("Database trouble, trying again. %s", described(problem))
                 close_old_connections()
                 pause = PATIENCE
             over.wait(pause)

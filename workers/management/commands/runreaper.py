@@ -114,7 +114,9 @@ class Command(SpeakingCommand):
             except (DatabaseError, InterfaceError) as problem:
                 pause = PATIENCE[min(failures, len(PATIENCE) - 1)]
                 failures += 1
-                self.say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
+                self.logger.warning(
+                    "Database trouble, trying again in %g s. %s", pause, described(problem)
+                )
                 close_old_connections()
             self._pulse.beat()
             with contextlib.suppress(queue.Empty):
