@@ -170,9 +170,11 @@ def _trace(record: logging.LogRecord) -> dict[str, str]:
 
 
 def _error(record: logging.LogRecord) -> dict[str, str]:
+    """The exception of a line, or the error that its `extra` gives."""
     problem = record.exc_info[1] if record.exc_info else None
     if problem is None:
-        return {}
+        given: dict[str, str] = getattr(record, "error", {})
+        return given if isinstance(given, dict) else {}
     return {
         "type": class_name(type(problem)),
         "message": message_of(problem),

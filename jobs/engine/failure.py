@@ -100,7 +100,8 @@ def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
     for job, failure, outcome in settled:
         # When the retry is due is decided by the database's clock.
         now: datetime = job.now
-        outcome.attempt = job.attempt
+        outcome.attempt, outcome.job_type, outcome.queue = job.attempt, job.type, job.queue
+        outcome.failure = failure
         if failure.release:
             _release(job, failure, outcome, now)
         else:

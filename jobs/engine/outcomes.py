@@ -34,6 +34,10 @@ class Outcome:
     """Released, not failed: snoozed, or the worker had no capacity for it."""
     dead_letter: bool = False
     """Discarded, and kept for an operator to inspect."""
+    job_type: str = ""
+    queue: str = ""
+    failure: Failure | None = field(default=None, repr=False)
+    """What a failed job's worker reported."""
     error: OJSError | None = None
     """Why it was refused, in which case nothing changed."""
     events: list[Event] = field(default_factory=list, repr=False)

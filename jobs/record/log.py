@@ -12,17 +12,22 @@ from typing import Any
 from django.dispatch import receiver
 
 from .. import signals
+from ..spec.error_texts import in_one_line
 from ..spec.lifecycle import State
 from ..spec.traces import TRACEPARENT
 
 logger = logging.getLogger("jobs")
 LIFECYCLE = "lifecycle"
+LONGEST = 500
+"""Characters of an error in the text of a line."""
 
 
 def about(outcome: Any) -> dict[str, Any]:
     """Return the fields that identify a job in structured logs (OJS logging §7.1)."""
     return {
         "job_id": str(outcome.job_id),
+        "job_type": outcome.job_type,
+        "queue": outcome.queue,
         "attempt": outcome.attempt,
         "state": str(outcome.state),
         "category": LIFECYCLE,
@@ -66,28 +71,41 @@ def _settled(job_id: Any, state: State) -> dict[str, Any]:
 @receiver(signals.jobs_failed, dispatch_uid="ojs_log_failed")
 def log_failed(*, outcomes: list[Any], **kwargs: Any) -> None:
     for outcome in outcomes:
-        if outcome.state == State.DISCARDED:
-            logger.warning(
-                "Job %s discarded after attempt %d.",
-                outcome.job_id,
-                outcome.attempt,
-                extra=about(outcome),
-            )
-        elif outcome.released:
+        if outcome.released:
             logger.info(
                 "Job %s was released; it runs again in %s.",
                 outcome.job_id,
                 outcome.retry_delay or "no time",
                 extra=about(outcome),
             )
+        elif outcome.state == State.DISCARDED:
+            logger.error(
+                "Job %s discarded after attempt %d: %s",
+                outcome.job_id,
+                outcome.attempt,
+                _reason(outcome.failure),
+                extra=about(outcome) | _error(outcome.failure),
+            )
         elif outcome.state == State.RETRYABLE:
-            logger.info(
-                "Job %s failed attempt %d; retry in %s.",
+            logger.warning(
+                "Job %s failed attempt %d; retry in %s: %s",
                 outcome.job_id,
                 outcome.attempt,
                 outcome.retry_delay,
-                extra=about(outcome),
+                _reason(outcome.failure),
+                extra=about(outcome) | _error(outcome.failure),
             )
+
+
+def _error(failure: Any) -> dict[str, Any]:
+    """The error in structured logs (§6.3). Of a job with encrypted arguments, the message is not
+    in clear here."""
+    return {"error": {"type": failure.type, "message": failure.message}}
+
+
+def _reason(failure: Any) -> str:
+    text = in_one_line(f"{failure.type}: {failure.message}" if failure.message else failure.type)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 @receiver(signals.jobs_reclaimed, dispatch_uid="ojs_log_reclaimed")

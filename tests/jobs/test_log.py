@@ -38,6 +38,29 @@ def test_a_snoozed_job_is_not_said_to_have_failed(
     assert "1:00:00" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("attempts", "level", "state"), [(3, "WARNING", "retryable"), (1, "ERROR", "discarded")]
+)
+def test_a_failed_attempt_is_logged_with_its_error(
+    caplog, django_capture_on_commit_callbacks, attempts, level, state
+):
+    job = JobFactory(
+        active=True, type="mail", queue="q", reserved_by="w", attempt=1, max_attempts=attempts
+    )
+    message = "no such address\nJob 1 is fine " + "x" * 9000
+
+    with django_capture_on_commit_callbacks(execute=True):
+        engine.fail([Failure(job.pk, "w", type="AddressError", message=message)])
+
+    (line,) = caplog.records
+    assert (line.levelname, line.state) == (level, state)
+    assert (line.job_id, line.job_type, line.queue) == (str(job.pk), "mail", "q")
+    assert r"AddressError: no such address\nJob 1 is fine" in line.getMessage()
+    assert "\n" not in line.getMessage() and len(line.getMessage()) < 1000
+    document = json.loads(JSONFormatter().format(line))
+    assert document["error"] == {"type": "AddressError", "message": message}
+
+
 @pytest.fixture
 def lifecycle() -> Iterator[None]:
     """As in a process that started with `LOG_JOBS`."""

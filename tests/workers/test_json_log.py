@@ -120,7 +120,14 @@ def test_the_end_of_an_attempt_names_its_job_outside_of_it_as_well(
 
     parsed = next(line for line in lines if "failed attempt 1" in line["message"])
     assert parsed["category"] == "lifecycle"
-    assert parsed["ojs"] == {"job_id": str(made.id), "attempt": 1, "state": "retryable"}
+    assert parsed["ojs"] == {
+        "job_id": str(made.id),
+        "job_type": "tests.talk",
+        "queue": "default",
+        "attempt": 1,
+        "state": "retryable",
+    }
+    assert parsed["error"].keys() == {"type", "message"}
 
 
 def test_a_line_inside_a_span_names_it(lines):
