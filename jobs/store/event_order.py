@@ -103,7 +103,8 @@ def _horizon_of_standby() -> int:
 
 # Ids of transactions that were rolled back, and of events that were deleted since, count as well.
 LAST_DRAWN = """
-    SELECT greatest(pg_sequence_last_value(pg_get_serial_sequence('ojs_jobs_event', 'id')::regclass),
+    SELECT greatest(pg_sequence_last_value(
+                        pg_get_serial_sequence('ojs_jobs_event', 'id')::regclass),
                     (SELECT max(id) FROM ojs_jobs_event), 0)
 """
 LAST_DRAWN_IN_SQLITE = "SELECT seq FROM sqlite_sequence WHERE name = 'ojs_jobs_event'"

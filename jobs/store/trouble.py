@@ -27,6 +27,10 @@ COLLISION = gettext_noop("The request collided with another one in the database.
 NOT_MIGRATED = gettext_noop(
     "The database lacks tables or columns of this version: run 'manage.py migrate'."
 )
+NO_PERMISSION = gettext_noop("The database role lacks a permission.")
+BEHIND = gettext_noop(
+    "A sequence of the database is behind the rows of its table: run 'manage.py sqlsequencereset'."
+)
 UNUSABLE = gettext_noop("The database cannot be used at present.")
 REFUSED = "The database refused the request."
 
@@ -38,6 +42,7 @@ SQLSTATES = {
     "25P04": TOO_SLOW,  # transaction_timeout
     "26000": POOLED,  # unknown prepared statement
     "40": COLLISION,  # serialization failures and deadlocks
+    "42501": NO_PERMISSION,  # insufficient_privilege
     "42703": NOT_MIGRATED,  # undefined column
     "42883": NOT_MIGRATED,  # undefined function
     "42P01": NOT_MIGRATED,  # undefined table
@@ -50,6 +55,10 @@ SQLSTATES = {
     "57P05": UNREACHABLE,  # idle_session_timeout ended the connection
     "58": EXHAUSTED,  # I/O errors
 }
+DUPLICATE_KEY = "23505"
+DRAWN_ID = re.compile(r"\(id\)=\(\d+\)")
+"""In the detail of a duplicate key: an id that the database drew. Others are chosen by clients, and
+the engine answers for them."""
 # While connecting, libpq passes on only the server's text, in the server's language. Text that is
 # not recognized counts as unreachable.
 NO_CONNECTION_TEXT = re.compile(
@@ -95,15 +104,19 @@ def explain(problem: BaseException) -> OJSError | None:
 def described(problem: Error) -> str:
     """Return in one line, for operators, that and why the database failed."""
     reason = str(problem).strip().partition("\n")[0]
-    sentence = _sentence(problem)
-    if sentence in (NOT_MIGRATED, POOLED):
-        return f"{sentence} ({reason})"
+    if needs_an_operator(problem):
+        return f"{_sentence(problem)} ({reason})"
     return f"The database failed: {reason}"
 
 
-def is_unmigrated(problem: BaseException) -> bool:
-    """Whether tables or columns of this version are missing; a traceback would say no more."""
-    return isinstance(problem, Error) and _sentence(problem) == NOT_MIGRATED
+def needs_an_operator(problem: BaseException) -> bool:
+    """Whether the database was not set up as it must be; a traceback would say no more."""
+    return isinstance(problem, Error) and _sentence(problem) in (
+        NOT_MIGRATED,
+        POOLED,
+        NO_PERMISSION,
+        BEHIND,
+    )
 
 
 def is_transient(problem: BaseException) -> bool:
@@ -124,6 +137,8 @@ def _sentence(problem: Any) -> str | None:
     sqlstate = getattr(cause, "sqlstate", None)
     if sqlstate == INTERNAL_ERROR and LOST_NODE.search(str(cause)):
         return UNREACHABLE
+    if sqlstate == DUPLICATE_KEY and _is_drawn(cause.diag):
+        return BEHIND
     if sqlstate:
         prefixes = (sqlstate[:length] for length in range(LONGEST_PREFIX, 1, -1))
         return next((SQLSTATES[prefix] for prefix in prefixes if prefix in SQLSTATES), None)
@@ -133,6 +148,11 @@ def _sentence(problem: Any) -> str | None:
     if _is_operational(problem) or _lost_its_answer(problem, cause):
         return _connection_sentence(cause)
     return None
+
+
+def _is_drawn(diagnosis: Any) -> bool:
+    is_ours = (diagnosis.table_name or "").startswith("ojs_")
+    return is_ours and DRAWN_ID.search(diagnosis.message_detail or "") is not None
 
 
 def _is_operational(problem: Any) -> bool:

@@ -69,9 +69,7 @@ def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failin
     ]
 
 
-def test_a_chore_whose_table_is_missing_fails_in_one_line_that_says_what_to_do(
-    monkeypatch, caplog
-):
+def test_a_chore_whose_table_is_missing_fails_in_one_line_that_says_what_to_do(monkeypatch, caplog):
     def ask() -> int:
         with atomic(), connection.cursor() as cursor:
             cursor.execute("SELECT 1 FROM ojs_jobs_of_next_year")

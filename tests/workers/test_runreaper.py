@@ -236,7 +236,7 @@ def test_it_can_be_stopped_while_the_database_is_away(runreaper):
 @pytest.mark.parametrize("state", ["away", "not migrated"])
 def test_database_trouble_is_a_warning_in_one_line_that_says_what_to_do(tmp_path, state):
     place = tmp_path / ("none/db.sqlite3" if state == "away" else "empty.sqlite3")
-    environment = processes.environment(f"sqlite:///{place}", DJANGO_LOG_LEVEL="WARNING")
+    environment = processes.environment(f"sqlite:///{place}") | {"DJANGO_LOG_LEVEL": "WARNING"}
 
     with processes.manage(tmp_path, environment, "runreaper", "--skip-checks") as one:
         one.wait_for("WARNING workers.reaper: Database trouble, trying again in 1 s. The database")

@@ -27,7 +27,7 @@ from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock, looks, pace, planner
 from jobs.store.database import atomic, connection
-from jobs.store.trouble import described, is_away, is_unmigrated
+from jobs.store.trouble import described, is_away, needs_an_operator
 from jobs.store.watchdog import bounded
 
 from ..alerts import delivery, evaluation
@@ -310,7 +310,7 @@ def complain(chore: Chore, problem: Exception) -> None:
     known = _complaints.setdefault(chore.name, set())
     if text not in known:
         known.add(text)
-        if is_unmigrated(problem):
+        if needs_an_operator(problem):
             logger.error("The chore %s failed. %s", chore.name, described(problem))
         else:
             logger.error("The chore %s failed.", chore.name, exc_info=problem)

@@ -240,12 +240,13 @@ OPERATIONS = {
                 headers=(standby.HEADER,),
             )
         },
-        "OJS events §6.4. A cursor that is ahead of the record, because the database was restored from "
-        "an older backup, is refused with 400: begin again without one. With `Accept: application/cloudevents-batch+json` the body is an array "
-        "of CloudEvents, and the cursor is in `OJS-Cursor` and `OJS-Has-More`. With `page` or "
-        "`per_page`, pages are newest first, for the admin UI: the cursor is that of the newest "
-        "event of the page, and `items` are the same events. For the key of a project, such pages "
-        "end with the newest 2000 events of all projects.",
+        "OJS events §6.4. A cursor that is ahead of the record, because the database was restored "
+        "from an older backup, is refused with 400: begin again without one. With `Accept: "
+        "application/cloudevents-batch+json` the body is an array of CloudEvents, and the cursor "
+        "is in `OJS-Cursor` and `OJS-Has-More`. With `page` or `per_page`, pages are newest first, "
+        "for the admin UI: the cursor is that of the newest event of the page, and `items` are the "
+        "same events. For the key of a project, such pages end with the newest 2000 events of all "
+        "projects.",
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",
