@@ -40,6 +40,8 @@ from .store import awaited
 from .store.expressions import JSONArrayHas
 
 MANY = 100
+MOST = 2**31 - 1
+"""More than any database has; a limit beyond the numbers of PostgreSQL would be an error."""
 QUEUE = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
 STATE = Choice({str(state): state for state in State})
 
@@ -570,7 +572,7 @@ def find(
     place = current()
     with place.inside():
         rows = matching(type=type, queue=queue, tag=tag, state=state)
-        return [JobHandle(row, place) for row in rows.order_by("-pk")[:limit]]
+        return [JobHandle(row, place) for row in rows.order_by("-pk")[: min(limit, MOST)]]
 
 
 def matching(

@@ -160,6 +160,7 @@ def some_jobs(db: None) -> dict[str, Any]:
         ({"state": "available", "limit": 1}, ["report"]),
         ({"state": "active"}, []),
         ({"limit": 0}, []),
+        ({"state": "active", "limit": 10**20}, []),
     ],
 )
 def test_jobs_are_found_newest_first(some_jobs, wanted, found):

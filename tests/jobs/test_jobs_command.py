@@ -30,6 +30,13 @@ def as_json(*words: str) -> Any:
     return json.loads(run(*words, "--json"))
 
 
+@pytest.mark.parametrize("words", [("list", "--limit"), ("tail", "--once", "--last")])
+@pytest.mark.parametrize("number", ["-1", "99999999999999999999", "x"])
+def test_a_number_of_lines_that_makes_no_sense_is_refused(words, number):
+    with pytest.raises(CommandError, match=words[-1]):
+        run(*words, number)
+
+
 def test_a_job_is_enqueued_with_its_options():
     job_id = run(
         "enqueue", "email.send", '["ann", 1]', "--queue", "mail", "--options", '{"priority": 7}'

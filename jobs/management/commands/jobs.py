@@ -60,6 +60,14 @@ UNFINISHED = sorted(
 )
 
 
+def number(text: str) -> int:
+    """Parse how many there may be at most."""
+    value = int(text)
+    if not 0 <= value <= handles.MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {handles.MOST}")
+    return value
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """Keeps the examples on their own lines."""
 
@@ -101,10 +109,12 @@ class Command(base.Command):
                 sub.add_argument("--tag")
                 sub.add_argument("--state", choices=[str(state) for state in State])
             if verb == "list":
-                sub.add_argument("--limit", type=int, default=25)
+                sub.add_argument("--limit", type=number, default=25)
             if verb == "tail":
                 sub.add_argument("--once", action="store_true", help="show the last ones and end")
-                sub.add_argument("--last", type=int, default=10, help="of the past (default: 10)")
+                sub.add_argument(
+                    "--last", type=number, default=10, help="of the past (default: 10)"
+                )
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.options = options
@@ -157,7 +167,7 @@ class Command(base.Command):
 
     def _tail(self) -> None:
         rows = self._events()
-        newest = list(rows.order_by("-id")[: max(0, self.options["last"])])
+        newest = list(rows.order_by("-id")[: self.options["last"]])
         seen = (
             newest[0].pk if newest else (events.settled().order_by("-id").first() or Event(pk=0)).pk
         )
