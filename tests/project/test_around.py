@@ -66,6 +66,29 @@ def live(application, *events):
     return sent
 
 
+def test_a_server_that_ends_without_a_shutdown_hears_of_no_error():
+    """As uvicorn does at a second Ctrl-C: what is left on the loop is cancelled."""
+
+    async def run():
+        sent, waiting = [], asyncio.Event()
+
+        async def receive():
+            if sent:
+                waiting.set()
+                await asyncio.Event().wait()
+            return {"type": "lifespan.startup"}
+
+        async def send(message):
+            sent.append(message)
+
+        task = asyncio.ensure_future(JobServer.around(answers)({"type": "lifespan"}, receive, send))
+        await waiting.wait()
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [

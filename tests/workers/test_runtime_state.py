@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from workers.lifecycle import WorkerState
+from workers.runtime.client import LocalClient, Unavailable
+from workers.runtime.options import Options
+from workers.runtime.process import WorkerProcess
 from workers.runtime.state import SERVER, SIGNAL, ProcessState
 
 RUNNING, QUIET, TERMINATE = WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE
@@ -49,3 +52,14 @@ def test_nothing_leads_back_from_terminate(by):
     state.obey(RUNNING, TERMINATE)
 
     assert state.now == TERMINATE
+
+
+def test_the_last_pause_of_a_worker_that_ends_is_no_longer_than_it_may_take(monkeypatch):
+    """Service managers kill what has not ended in time."""
+    process = WorkerProcess(LocalClient("w"), Options(queues=["mail"]))
+    paused: list[float] = []
+    monkeypatch.setattr(process._changed, "wait", paused.append)
+
+    process._wait_out(Unavailable("away"), until=0.0)
+
+    assert paused == [0.0]

@@ -193,7 +193,11 @@ class JobServer:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         behind = Lifespan(self._otherwise, scope)
         while True:
-            message = await receive()
+            try:
+                message = await receive()
+            except asyncio.CancelledError:
+                # A second Ctrl-C: the server ends without a shutdown, and the loop with it.
+                return
             if message["type"] == "lifespan.startup":
                 self._run.loop.watch_for_the_end()
                 code_schedules.thread.begin()

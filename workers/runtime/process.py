@@ -266,9 +266,11 @@ class WorkerProcess:
         job.context.cancel("lost")
         logger.warning("The report of job %s was refused: %s", job.id, reason)
 
-    def _wait_out(self, problem: Exception) -> None:
-        """Pause before the next try, unless the state changes."""
+    def _wait_out(self, problem: Exception, until: float | None = None) -> None:
+        """Pause before the next try, unless the state changes; not longer than `until`."""
         delay = self._backoff.next()
+        if until is not None:
+            delay = max(0.0, min(delay, until - time.monotonic()))
         logger.warning("The server is unavailable, trying again in %.1f s: %s", delay, problem)
         self.client.recover()
         self._changed.wait(delay)
@@ -291,19 +293,23 @@ class WorkerProcess:
                 logger.info("%d job(s) still active.", len(self.active.unsettled()))
                 news += NEWS
             self.wake_event.clear()
-            if not self._flush():
+            if not self._flush(deadline):
                 self.wake_event.wait(min(left, self._patience()))
             self._time_out()
         self._give_up()
 
-    def _flush(self) -> bool:
-        """Send the reports of jobs that have ended; return whether there were any."""
+    def _flush(self, until: float) -> bool:
+        """Send the reports of jobs that have ended; return whether there were any.
+
+        Args:
+            until: when the last pause before another try ends.
+        """
         reports = self._take_reports()
         if reports:
             try:
                 self._send(reports, None)
             except Unavailable as problem:
-                self._wait_out(problem)
+                self._wait_out(problem, until)
         return bool(reports)
 
     def _give_up(self) -> None:
@@ -316,7 +322,7 @@ class WorkerProcess:
                 self.dispatcher.cut_short(job)
         until = time.monotonic() + LAST_WORDS
         while self._reports and time.monotonic() < until:
-            self._flush()
+            self._flush(until)
         # Give them time to clean up.
         until = time.monotonic() + PARTING
         while self.active.running and time.monotonic() < until:
