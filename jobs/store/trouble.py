@@ -101,7 +101,7 @@ def explain(problem: BaseException) -> OJSError | None:
     return DatabaseRefused(REFUSED) if sentence is None else DatabaseUnavailable(sentence)
 
 
-def described(problem: Error) -> str:
+def described(problem: BaseException) -> str:
     """Return in one line, for operators, that and why the database failed."""
     reason = str(problem).strip().partition("\n")[0]
     if needs_an_operator(problem):
