@@ -474,7 +474,7 @@ def _check_isolation(name: str) -> list[checks.CheckMessage]:
             hint=f'Set DATABASES["{name}"]["OPTIONS"]["isolation_level"] to '
             f"psycopg.IsolationLevel.READ_COMMITTED, or ALTER DATABASE {database} SET "
             "default_transaction_isolation = 'read committed' (or ALTER ROLE …).",
-            id="ojs.E037",
+            id="ojs.E038",
         )
     ]
 

@@ -47,7 +47,7 @@ def named(strict: None) -> Iterator[None]:
 
 def test_it_is_an_error_of_the_system_checks_a_warning_and_degrades_health(strict, api, caplog):
     (message,) = check_database(databases=[alias()])
-    assert (message.id, message.is_serious()) == ("ojs.E037", True)
+    assert (message.id, message.is_serious()) == ("ojs.E038", True)
     assert "default_transaction_isolation" in message.hint
 
     writable.warn_of_isolation()
