@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,38 @@ def test_a_url_that_is_too_long_is_refused(port, end):
     assert "URL is too long" in refusal_in(answer, 414)["message"]
 
 
-def test_a_head_that_is_too_large_is_refused(port):
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X-Large: " + b"a" * 70_000,
+        b"X-Large: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"X-Many: 1\r\n" * 7_000 + b"\r\n",
+        b"Connection: upgrade\r\nUpgrade: h2c\r\nX-Large: " + b"a" * 70_000 + b"\r\n\r\n",
+    ],
+    ids=["unfinished", "one", "many", "upgrade"],
+)
+def test_a_head_that_is_too_large_is_refused(port, headers):
     with connect(port) as line:
-        line.sendall(b"GET / HTTP/1.1\r\nX-Large: " + b"a" * 70_000)
+        line.sendall(b"GET /ojs/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers)
         answer = everything(line)
 
     message = refusal_in(answer, 431)["message"]
     assert message == "The request's headers are larger than 65536 bytes."
+
+
+def test_bytes_of_an_earlier_request_do_not_count(port):
+    body = json.dumps({"type": "report", "args": ["a" * 70_000]}).encode()
+    headers = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connect(port) as line:
+        line.sendall(POSTED + headers + body + HEALTH[:20])
+        with http.client.HTTPResponse(line) as answer:
+            answer.begin()
+            assert answer.status == 201
+            answer.read()
+        line.sendall(HEALTH[20:])
+        with http.client.HTTPResponse(line) as answer:
+            answer.begin()
+            assert answer.status == 200
 
 
 POSTED = b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -210,6 +236,126 @@ def test_a_post_that_arrives_whole_needs_no_messages(parts, way):
 
     assert site.ways == [way]
     assert b"HTTP/1.1 200 OK\r\n" in answer and answer.endswith(b"content-length: 2\r\n\r\n{}")
+
+
+OFFERS = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    "TLS": b"Connection: upgrade\r\nUpgrade: TLS/1.0\r\n",
+    "websocket": b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_an_offer_to_upgrade_leaves_a_request_what_it_is(port, offer, is_chunked):
+    body = json.dumps({"type": "report", "args": []}).encode()
+    length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    head = POSTED + b"Content-Type: application/json\r\n" + length + b"\r\n" + offer + b"\r\n"
+    with connect(port) as line:
+        for _ in range(2):
+            line.sendall(head + sent)
+            with http.client.HTTPResponse(line) as answer:
+                answer.begin()
+                assert answer.status == 201
+                assert json.loads(answer.read())["type"] == "report"
+
+
+class Line(asyncio.Transport):
+    """A connection without a socket: what is sent stays in the packets in which it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = False
+
+    def write(self, data):
+        self.written += data
+
+    def close(self):
+        self.is_closed = True
+
+    def is_closing(self):
+        return self.is_closed
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+
+OFFER = b"Connection: %b\r\nUpgrade: h2c\r\nX-Empty:\r\n"
+PIPELINED = b"".join(
+    [
+        POST + OFFER % b"Upgrade" + b"\r\nbody",
+        b"GET / HTTP/1.1\r\n" + OFFER % b"keep-alive, upgrade" + b"\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + OFFER % b"Upgrade",
+        b"\r\n3\r\nchu\r\n3\r\nnks\r\n0\r\n\r\n",
+        b"GET /ojs/v1/ws HTTP/1.1\r\n" + OFFERS["websocket"] + b"\r\n",
+        POST.replace(b"HTTP/1.1", b"HTTP/1.0") + OFFER % b"keep-alive, upgrade" + b"\r\n1996",
+    ]
+)
+CUTS = [[cut] for cut in range(len(PIPELINED))] + [list(range(len(PIPELINED)))]
+
+
+def test_offers_to_upgrade_are_ignored_however_the_packets_are_cut():
+    async def bodies(cuts):
+        site, line = Site(), Line()
+        config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
+        protocol = HttpProtocol(config, ServerState(), {})
+        protocol.connection_made(line)
+        for start, end in pairwise([0, *cuts, len(PIPELINED)]):
+            if start < end:
+                protocol.data_received(PIPELINED[start:end])
+        while not line.is_closed:
+            await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        assert line.written.count(b"HTTP/1.1 200 OK\r\n") == len(site.ways)
+        return [way.rpartition(": ")[2] for way in site.ways]
+
+    async def scenario():
+        return [await asyncio.wait_for(bodies(cuts), PATIENCE) for cuts in CUTS]
+
+    for found in asyncio.run(scenario()):
+        assert found == ["body", "", "chunks", "", "1996"]
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        (b"", b"X-Large: " + b"a" * 9_000 + b"\r\n", 431),
+        (b"", b"X-Many: 1\r\n" * 200, 431),
+        (b"?large=" + b"a" * 9_000, b"", 414),
+    ],
+    ids=["large", "many", "long"],
+)
+@pytest.mark.parametrize("path", [b"/work", b"/ojs/v1/ws"])
+def test_a_websocket_handshake_that_cannot_be_read_is_refused(port, path, query, headers, status):
+    with connect(port) as line:
+        line.sendall(b"GET " + path + query + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        line.sendall(OFFERS["websocket"] + headers + b"\r\n")
+        answer = everything(line)
+
+    assert "no WebSocket handshake that can be read" in refusal_in(answer, status)["message"]
+
+
+@pytest.mark.parametrize(
+    ("version", "headers"),
+    [
+        (b"1.1", b"Content-Length: 2\r\n\r\n{}"),
+        (b"1.1", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (b"1.0", b"\r\n"),
+    ],
+)
+def test_what_is_no_websocket_handshake_is_answered_over_http(port, version, headers):
+    first = b"GET /ojs/v1/ws HTTP/" + version + b"\r\nHost: 127.0.0.1\r\n"
+    with connect(port) as line:
+        line.sendall(first + OFFERS["websocket"] + headers)
+        with http.client.HTTPResponse(line) as answer:
+            answer.begin()
+            assert answer.status == 426
 
 
 def test_a_websocket_outlives_the_deadline_of_a_head(port):

@@ -3,6 +3,11 @@
 uvicorn waits for a request's headers for as long as it takes, and keeps all of them. Everything
 after the head has limits of its own (`workers.asgi.bodies`).
 
+It also drops the body of a request that offers to upgrade the connection, and does not answer a
+WebSocket handshake that it cannot read. Here, only a WebSocket handshake upgrades a connection.
+Other offers are ignored, as a server may (RFC 9110 §7.8): `Upgrade: h2c`, which some clients send
+with every request, and `websocket` in a request that has a body.
+
 A POST that arrives whole, in one read, needs no ASGI messages: nothing of it is left to wait for.
 `JobServer.answer_whole()` answers it without a task, and the response is written at once. Every
 other request takes uvicorn's way.
@@ -13,12 +18,18 @@ Imports no models: uvicorn reads this module before the application.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from httptools import HttpParserCallbackError
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -34,6 +45,8 @@ CLOSE = b"connection: close\r\n"
 LATE = "The request's headers were not complete after {limit:g} s."
 LARGE = f"The request's headers are larger than {MOST} bytes."
 LONG = f"The request's URL is too long: with the headers, it may have {MOST} bytes."
+NO_HANDSHAKE = "This is no WebSocket handshake that can be read: {problem}."
+UNREADABLE = "Invalid HTTP request received."
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -42,12 +55,17 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
         self._limit = ojs_settings.BODY_TIMEOUT.total_seconds()
         self._is_in_head = False
         self._is_socket = False
         """It has become a WebSocket, whose silence is no longer this protocol's concern."""
         self._held = 0
-        """Bytes of an unfinished head."""
+        """Bytes of the reads before this one in which the head began and went on."""
+        self._shared = 0
+        """Those of them in a read that also has an earlier request."""
+        self._read = 0
+        """Bytes of this read."""
         self._deadline: asyncio.TimerHandle | None = None
         # Asked of the class: a middleware that stands for the application must see every request.
         has_answer = hasattr(type(self.app), "answer_whole") and not self.access_log
@@ -65,8 +83,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        earlier = self.cycle
+        is_in_body = not self._is_in_head and earlier is not None and earlier.more_body
+        self._unset_keepalive_if_required()
+        self._read = len(data)
         self._is_reading = True
-        super().data_received(data)
+        self._parse(data)
         self._is_reading = False
         if self._is_socket:
             return
@@ -75,7 +97,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(begun, self.app)
         if self._is_in_head:
             self._held += len(data)
-            if self._held > MOST:
+            if is_in_body or self.cycle is not earlier:
+                self._shared = len(data)
+            if self._held - self._shared > MOST:
                 self._refuse_head()
                 return
             self._set_deadline()
@@ -83,19 +107,83 @@ class HttpProtocol(HttpToolsProtocol):
             # Line breaks before a request: the parser skips them.
             self._set_deadline()
 
+    def _parse(self, data: bytes) -> None:
+        unread: bytes | memoryview = data
+        try:
+            while unread:
+                try:
+                    self.parser.feed_data(unread)
+                    return
+                except HttpParserUpgrade as upgrade:
+                    # Where the head ends.
+                    unread = memoryview(unread)[upgrade.args[0] :]
+                if self._is_handshake():
+                    self.handle_websocket_upgrade()
+                    return
+                if self._should_upgrade():
+                    # The old one takes nothing more if the connection is to close.
+                    self.parser = _new_parser(self)
+                    self.parser.feed_data(self._head_without_upgrade())
+        except HttpParserError:
+            self.logger.warning(UNREADABLE)
+            self.send_400_response(UNREADABLE)
+
+    def _should_upgrade(self) -> bool:
+        """Whether uvicorn is to leave the request alone, whose head the parser stops at."""
+        # It also stops at CONNECT, which offers nothing.
+        return self.scope["method"] != "CONNECT"
+
+    def _is_handshake(self) -> bool:
+        """Return whether the head begins a WebSocket, and nothing else is in hand."""
+        offers = [value.lower() for name, value in self.headers if name == b"upgrade"]
+        return (
+            offers == [b"websocket"]
+            and self.scope["method"] == "GET"
+            and self.scope["http_version"] == "1.1"
+            and not any(map(_announces_body, self.headers))
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.ws_protocol_class is not None
+        )
+
+    def _head_without_upgrade(self) -> bytes:
+        scope = self.scope
+        lines = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        first = b"%b %b HTTP/%b\r\n" % (
+            scope["method"].encode(),
+            self.url,
+            scope["http_version"].encode(),
+        )
+        return b"".join([first, *lines, b"\r\n"])
+
     def on_message_begin(self) -> None:
         self._is_in_head = True
-        self._held = 0
+        self._held = self._shared = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._drop_deadline()
+        # The first is quick, and enough for the usual request.
+        if self._held + self._read > MOST and self._is_large():
+            raise ValueError(LARGE)
         super().on_headers_complete()
+
+    def _is_large(self) -> bool:
+        """Whether the head has more than `MOST` bytes, as far as the parser has handed it over."""
+        sizes = [len(name) + len(value) + 4 for name, value in self.headers]
+        return len(self.url) + sum(sizes) > MOST
 
     def handle_websocket_upgrade(self) -> None:
         self._is_socket = True
         super().handle_websocket_upgrade()
+        socket: Any = self.transport.get_protocol()
+        # uvicorn does not look whether its WebSocket library could read the handshake. Others of
+        # its protocols, which have no such attribute, do.
+        if not getattr(socket, "handshake_initiated", True):
+            answer = b"".join(socket.conn.data_to_send())
+            status = HTTPStatus(int(answer.split()[1])) if answer else HTTPStatus.BAD_REQUEST
+            problem = socket.conn.handshake_exc
+            self._refuse(InvalidRequest(NO_HANDSHAKE.format(problem=problem)), status)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._answer is None or app is not self.app or cycle.scope["method"] != "POST":
@@ -142,7 +230,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         problem = sys.exception()
-        if len(self.url) > MOST // 2:
+        if len(self.url) > MOST // 2 or self._is_large():
             self._refuse_head()
         else:
             # What goes wrong in a callback is the URL.
@@ -176,3 +264,17 @@ class HttpProtocol(HttpToolsProtocol):
         head = b"".join([STATUS_LINE[response.status_code], *lines, CLOSE, b"\r\n"])
         self.transport.write(head + response.content)
         self.transport.close()
+
+
+def _new_parser(protocol: HttpProtocol) -> HttpRequestParser:
+    """Return a parser with the options that uvicorn chooses."""
+    parser = HttpRequestParser(protocol)
+    # httptools has them since 0.6.3.
+    with contextlib.suppress(AttributeError):
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+def _announces_body(header: tuple[bytes, bytes]) -> bool:
+    name, value = header
+    return name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
