@@ -1092,6 +1092,8 @@ def test_a_command_may_arrive_byte_by_byte(served):
         (b"*3\r\n$10000000\r\n" + b"x" * 10_000_000 + b"\r\n$10000000\r\n", b"command larger than"),
         (b"x" * 70_000, b"too big inline request"),
         (b"PING 'a\r\n", b"unbalanced quotes"),
+        (b"PING 'a\\'\r\n", b"unbalanced quotes"),
+        (b'PING "a"b\r\n', b"unbalanced quotes"),
     ],
     ids=lambda value: None,
 )
@@ -1113,6 +1115,23 @@ def test_what_is_no_command_gets_one_clear_error_and_the_line_is_closed(served, 
 )
 def test_a_command_without_a_name_is_an_unknown_one(served, said):
     assert raw(served.port, said + b"PING\r\n") == b"-ERR unknown command ''\r\n+PONG\r\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        (rb'"a b\x41"', b"a bA"),
+        (rb'"\n\r\t\b\a\\\""', b'\n\r\t\b\a\\"'),
+        (rb'"\xff\xZ\q"', b"\xffxZq"),
+        (rb"'a\'b\n'", rb"a'b\n"),
+        (rb"a\b", rb"a\b"),
+        (rb'a"b c"', b"ab c"),
+        (rb'""', b""),
+    ],
+)
+def test_a_typed_word_means_what_it_does_in_redis(served, word, meant):
+    answer = b"$%d\r\n%b\r\n" % (len(meant), meant)
+    assert raw(served.port, b"  ECHO \t" + word + b" \r\n") == answer
 
 
 def test_strangers_may_not_send_much(guarded):

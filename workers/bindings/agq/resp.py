@@ -8,7 +8,6 @@ them. This parser allocates nothing before the data has arrived.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +17,18 @@ LONGEST_LINE = 64 * 1024
 END = b"\r\n"
 HTTP = re.compile(rb"POST\s|Host:|[A-Za-z]+\s.*\sHTTP/[0-9]", re.IGNORECASE)
 """Beginnings of HTTP request lines, which browsers can be made to send (as in Redis)."""
+
+WORD = re.compile(
+    rb"""
+    ([^\s"']*)
+    (?: "( (?: [^"\\] | \\. )* )"  |  '( (?: [^'\\] | \\' | \\(?!') )* )' )?
+    (?: \s+ | \Z )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A word of an inline command; a closing quote ends it."""
+ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
+CONTROLS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 class ProtocolError(Exception):
@@ -155,11 +166,21 @@ def _number(text: bytes, most: int, problem: str) -> int:
 
 
 def _words(line: bytes) -> list[bytes]:
-    """An inline command, as typed into telnet."""
-    try:
-        return [word.encode("latin-1") for word in shlex.split(line.decode("latin-1"))]
-    except ValueError:
-        raise ProtocolError("unbalanced quotes in request") from None
+    """An inline command, as typed into telnet: quotes and escapes mean what they do in Redis."""
+    words, at, line = [], 0, line.strip()
+    while at < len(line):
+        word = WORD.match(line, at)
+        if word is None:
+            raise ProtocolError("unbalanced quotes in request")
+        plain, double, single = word.groups(default=b"")
+        words.append(plain + ESCAPE.sub(_unescaped, double) + single.replace(rb"\'", b"'"))
+        at = word.end()
+    return words
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    code, character = escape.groups()
+    return bytes.fromhex(code.decode()) if code else CONTROLS.get(character, character)
 
 
 def encode(reply: Any, version: int = 2) -> bytes:
