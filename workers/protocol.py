@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from uuid import UUID
 
 from django.db.models import F
 
@@ -25,6 +26,7 @@ from jobs.spec import reserved, worker_ids
 from jobs.spec.reports import LARGEST_ABOUT, measure
 from jobs.store import clock
 from jobs.store.database import atomic
+from jobs.store.expressions import Among
 
 from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
 from .access.claims import SessionClaim, WorkerExists, claimed, require_own
@@ -168,17 +170,23 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def deregister(worker_id: str, *, project: str = "") -> bool:
+def deregister(
+    worker_id: str, *, project: str = "", registered_at: datetime | None = None
+) -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
     The reaper recovers any jobs it still holds, like those of a dead worker.
 
     Args:
         project: the worker's project; empty means any.
+        registered_at: the registration that ends, where it belongs to a connection: a worker that
+            has registered again meanwhile, on another one, stays. None means any.
     """
     now = clock.now()
     with atomic():
         live = scope_to(Worker.objects.live(), project)
+        if registered_at is not None:
+            live = live.filter(registered_at=registered_at)
         worker = live.filter(pk=worker_id).select_for_update().first()
         if worker is None:
             return False
@@ -210,6 +218,7 @@ def beat(
     sequence: int | None = None,
     discover: bool = True,
     project: str = "",
+    registered_at: datetime | None = None,
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and reply with the worker's desired state (§4).
 
@@ -226,6 +235,7 @@ def beat(
         discover: False where a worker that is not live must register first (AGQ §3.3); the reply
             is then `terminated`.
         project: the project of the worker, and of the jobs it may extend; empty means any.
+        registered_at: the registration on the open connection it came on, if there is one.
 
     Raises:
         ForeignWorker: the name belongs to another project, or to none.
@@ -234,7 +244,7 @@ def beat(
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
     heartbeat = Heartbeat(
-        worker_id, state, active_job_ids, description, requested, sequence, project
+        worker_id, state, active_job_ids, description, requested, sequence, project, registered_at
     )
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
@@ -248,7 +258,7 @@ def beat(
             # It is late, or another heartbeat of the same worker has just discovered the worker.
             written = heartbeats.write(heartbeat)
             if written is None:
-                return Reply(_order_in_force(heartbeat), stale=True)
+                return _reply_to_late(heartbeat)
     return _reply(heartbeat, written)
 
 
@@ -373,8 +383,11 @@ def _has_deregistered(gone: Worker, heartbeat: Heartbeat) -> bool:
     """Whether the process that sent the heartbeat has left for good (§2.3, §3.4).
 
     A new process may look the same (`incarnations.same_process`): if the worker never registered,
-    only a start time tells.
+    only a start time tells. The connection on which it last registered tells more: while it is
+    open, the worker has not left by itself.
     """
+    if heartbeat.registered_at is not None and heartbeat.registered_at == gone.registered_at:
+        return False
     # Otherwise it was found silent while it was quiet.
     was_heard = gone.left_at is not None and (
         gone.left_at - gone.last_heartbeat_at < gone.heartbeat_timeout
@@ -384,10 +397,21 @@ def _has_deregistered(gone: Worker, heartbeat: Heartbeat) -> bool:
     return was_heard and (gone.registered_at is not None or started)
 
 
-def _order_in_force(heartbeat: Heartbeat) -> WorkerState:
-    """The state last requested of the worker; one that is gone gets back what it reports."""
-    worker = Worker.objects.live().filter(pk=heartbeat.worker_id).first()
-    return worker.desired_state if worker else heartbeat.state or WorkerState.RUNNING
+def _reply_to_late(heartbeat: Heartbeat) -> Reply:
+    """The state last requested of the worker; one that is gone gets back what it reports.
+
+    No job is extended, but the sender hears which of those it named are lost.
+    """
+    worker = Worker.objects.filter(pk=heartbeat.worker_id).first()
+    is_live = worker is not None and worker.state != WorkerState.TERMINATED
+    state = worker.desired_state if worker and is_live else heartbeat.state or WorkerState.RUNNING
+    named = heartbeat.job_ids()
+    known = [job_id for job_id in named.values() if job_id is not None]
+    held: set[UUID] = set()
+    if worker is not None and known:
+        held = set(holdings.held_by([worker]).filter(Among("pk", known)).values_list("pk", flat=True))
+    lost = [text for text, job_id in named.items() if job_id not in held]
+    return Reply(state, jobs_lost=lost, stale=True)
 
 
 def _returns(worker_id: str, project: str) -> bool:

@@ -146,6 +146,24 @@ def test_an_id_is_taken_until_the_connection_has_ended_on_which_it_registered(se
     served(story)
 
 
+def test_a_connection_ends_its_own_registration_and_not_the_one_that_replaced_it(served):
+    _, bound = make_key("w-1", worker_id="w-1")
+
+    async def story(server, connect):
+        first, second = await connect(), await connect()
+        for client in (first, second):
+            assert await client("AUTH", bound) == "+OK"
+            assert (await client.register("w-1")).startswith("+OK worker_id=w-1")
+
+        for _ in range(2):
+            said = await first("WORKER.UNREGISTER", "w-1")
+            assert said == "-ERR Worker not registered: w-1"
+        assert await second("WORKER.HEARTBEAT", "w-1") == "+OK"
+        assert await second("WORKER.UNREGISTER", "w-1") == "+OK"
+
+    served(story)
+
+
 def test_a_connection_that_fails_is_closed_and_never_left_deaf(served, monkeypatch, caplog):
     monkeypatch.setitem(connection_commands.WORDS, "INFO", lambda *_: object())
 

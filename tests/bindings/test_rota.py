@@ -597,6 +597,28 @@ def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
     assert closed.value.rcvd.code == 4409
 
 
+def test_the_end_of_a_workers_old_connection_is_not_the_end_of_the_worker(
+    start, connecting, transactional_db
+):
+    engine.register_specs(SPECS)
+    job = jobs.enqueue("email.send", [1])
+    options = {"ALLOW_ANONYMOUS": 1, "ROTA_HEARTBEAT_TIMEOUT": SILENCE}
+
+    with start(**options) as one, start(**options) as other:
+        before, again = connecting(one.port), connecting(other.port)
+        before.register(pid=7)
+        again.register(pid=7, wanted=1)
+        again.hear("assignment")
+        before.close()
+        # A server that has ended has seen its connections off.
+        assert one.terminate() == 0
+        reaper.sweep()
+        again.say()
+
+        assert again.hear("heartbeat")["jobs_extended"] == [str(job.id)]
+        assert Worker.objects.live().filter(pk="rota-1").exists()
+
+
 def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
     lost, kept = jobs.enqueue("email.send", [1]), jobs.enqueue("email.send", [2])
     before = connect()

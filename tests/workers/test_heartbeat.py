@@ -357,6 +357,28 @@ def test_a_heartbeat_in_flight_does_not_revive_a_worker_that_deregistered(said):
     assert Worker.objects.get().died_at is None
 
 
+def test_a_heartbeat_on_the_connection_that_registered_last_is_never_too_late():
+    before = protocol.register("w", BEFORE).registered_at
+    since = protocol.register("w", BEFORE).registered_at
+    protocol.deregister("w")
+
+    assert protocol.beat("w", registered_at=before).stale
+    assert not protocol.beat("w", registered_at=since).stale
+    assert Worker.objects.live().get().left_at is None
+
+
+def test_a_late_heartbeat_is_told_which_of_its_jobs_are_lost():
+    protocol.register("w", BEFORE)
+    held = JobFactory(active=True, reserved_by="w")
+    lost = JobFactory(active=True, reserved_by="another")
+    protocol.deregister("w")
+
+    reply = protocol.beat("w", active_job_ids=[str(held.pk), str(lost.pk), "no job"])
+
+    assert reply.stale
+    assert (reply.jobs_extended, reply.jobs_lost) == ([], [str(lost.pk), "no job"])
+
+
 def test_nor_one_that_never_registered_and_says_when_it_started():
     protocol.beat("w", description=BEFORE)
     protocol.deregister("w")

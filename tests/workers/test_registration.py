@@ -326,6 +326,16 @@ def test_leaving_twice_or_unknown_is_no_error():
     assert events_of(worker.pk) == ["worker.stopped"]
 
 
+def test_the_end_of_an_earlier_registration_does_not_end_a_later_one():
+    before = protocol.register("w", description())
+    after = protocol.register("w", description())
+
+    assert protocol.deregister("w", registered_at=before.registered_at) is False
+    assert Worker.objects.live().filter(pk="w").exists()
+    assert protocol.deregister("w", registered_at=after.registered_at) is True
+    assert not Worker.objects.live().exists()
+
+
 def test_a_worker_that_left_is_given_no_more_jobs():
     worker = WorkerFactory()
     JobFactory()

@@ -64,6 +64,8 @@ class Heartbeat:
     """Its number; one lower than a number already seen is late, and a mere sign of life (§10.3)."""
     project: str = ""
     """The worker's project; empty means any."""
+    registered_at: datetime | None = None
+    """When the worker registered on the open connection that the heartbeat came on, if it did."""
 
     _job_ids: dict[str, UUID | None] | None = field(default=None, init=False)
 

@@ -75,7 +75,8 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
     def act(name: str) -> None:
         known = directory.find(name)
         description.queues = (known.queues if known else None) or ["ready"]
-        protocol.register(name, description, claim=claim)
+        worker = protocol.register(name, description, claim=claim)
+        session.registrations[name] = worker.registered_at
 
     session.arrive_as(worker_id, description.labels or (), act)
     session.worker_id, session.queues = worker_id, ()
@@ -102,10 +103,16 @@ def heartbeat(session: Session, name: bytes, stats: bytes = b"") -> Status:
 
 
 def unregister(session: Session, name: bytes) -> Status:
-    """WORKER.UNREGISTER <worker_id> (AGQ §8.1)"""
+    """WORKER.UNREGISTER <worker_id> (AGQ §8.1)
+
+    On the connection that registered the worker, this ends that registration and no later one.
+    """
     worker_id = valid_worker_id(text(name))
-    if not protocol.deregister(session.speak_for(worker_id), project=session.project):
+    stored = session.speak_for(worker_id)
+    registered_at = session.registrations.get(stored)
+    if not protocol.deregister(stored, project=session.project, registered_at=registered_at):
         raise Failed(f"ERR Worker not registered: {worker_id}")
+    session.registrations.pop(stored, None)
     if session.worker_id == worker_id and not (session.caller and session.caller.worker_id):
         session.worker_id = ""
     return OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 
 from jobs.access import Command, authorize, refusals
@@ -62,6 +63,8 @@ class Session:
     queues: tuple[str, ...] = ()
     """The queues of the last pull, as they were written to the worker's row."""
     failures: int = 0
+    registrations: dict[str, datetime | None] = field(default_factory=dict)
+    """When each worker registered on this connection, by stored id."""
 
     @property
     def project(self) -> str:
@@ -117,6 +120,7 @@ class Session:
         """Return to the state of a new connection; failed logins remain counted."""
         self.forget()
         self.resp, self.name, self.queues = 2, "", ()
+        self.registrations.clear()
 
     def look_again(self) -> None:
         """Check the key again; costs no query while it is cached.

@@ -188,7 +188,7 @@ def register(
     description.project = registration.project = caller.project
 
     def act(name: str) -> None:
-        protocol.register(name, description)
+        registration.registered_at = protocol.register(name, description).registered_at
         registration.name = name
 
     admission.as_worker(caller, registration.worker_id, act, labels=description.labels or [])
@@ -250,6 +250,7 @@ def hear(
             active_job_ids=sorted({*in_hand, *(message.job_ids or ())} - settled),
             sequence=message.sequence,
             project=registration.project,
+            registered_at=registration.registered_at,
         )
 
     caller, worker_id = visitor.caller, registration.worker_id
@@ -321,7 +322,12 @@ def release(registration: Registration, jobs: Sequence[ClaimedJob]) -> None:
 
 
 def leave(registration: Registration) -> None:
-    protocol.deregister(registration.name, project=registration.project)
+    """Record that the worker has left, unless it has registered on another connection since."""
+    protocol.deregister(
+        registration.name,
+        project=registration.project,
+        registered_at=registration.registered_at,
+    )
 
 
 def specs_of(registration: Registration) -> dict[str, list[str]]:

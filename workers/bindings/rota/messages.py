@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from jobs.engine import Line, Outcome
@@ -147,6 +147,8 @@ class Registration:
     """Project of the key it connected with."""
     name: str = ""
     """The stored id of the worker."""
+    registered_at: datetime | None = None
+    """Identifies the registration once it is stored."""
     reports_state: bool | None = None
     """Whether it reports its state; None until its first message has been handled."""
     reported: dict[str, Progress] = field(default_factory=dict)
