@@ -170,9 +170,7 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def deregister(
-    worker_id: str, *, project: str = "", registered_at: datetime | None = None
-) -> bool:
+def deregister(worker_id: str, *, project: str = "", registered_at: datetime | None = None) -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
     The reaper recovers any jobs it still holds, like those of a dead worker.
@@ -409,7 +407,8 @@ def _reply_to_late(heartbeat: Heartbeat) -> Reply:
     known = [job_id for job_id in named.values() if job_id is not None]
     held: set[UUID] = set()
     if worker is not None and known:
-        held = set(holdings.held_by([worker]).filter(Among("pk", known)).values_list("pk", flat=True))
+        theirs = holdings.held_by([worker]).filter(Among("pk", known))
+        held = set(theirs.values_list("pk", flat=True))
     lost = [text for text, job_id in named.items() if job_id not in held]
     return Reply(state, jobs_lost=lost, stale=True)
 

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import functools
 import json
+import secrets
+import socket
 import sys
 from datetime import timedelta
 
@@ -99,6 +101,15 @@ class Rota:
         self.say(registration=said | more, status=status, wanted=wanted)
         return self.hear("heartbeat")
 
+    def stop_reading(self):
+        """Leave what the server sends in small buffers, until it stops as well."""
+        transport = self.socket.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        self._loop.call_soon_threadsafe(transport.pause_reading)
+
+    def read_on(self):
+        self._loop.call_soon_threadsafe(self.socket.transport.resume_reading)
+
     def send_bytes(self, part):
         """Write to the connection directly, bypassing the WebSocket."""
         self._loop.call_soon_threadsafe(self.socket.transport.write, part)
@@ -131,7 +142,7 @@ def connecting():
             async def opened():
                 url = f"ws://127.0.0.1:{port}/work"
                 sent = [*more_headers, *headers.items()]
-                return await websockets.connect(url, additional_headers=sent, proxy=None)
+                return await websockets.connect(url, additional_headers=sent, proxy=None, max_size=None)
 
             opening = asyncio.run_coroutine_threadsafe(opened(), loop)
             worker = Rota(loop, opening.result(PATIENCE))
@@ -265,6 +276,46 @@ def test_assignments_still_under_way_count_as_wanted(connect):
     worker.hear("heartbeat")
 
     assert sorted(map(state_of, waiting)) == ["active", "available"]
+
+
+def test_a_worker_is_heard_while_a_large_assignment_is_under_way(connect):
+    job = jobs.enqueue("email.send", [secrets.token_urlsafe(9_000_000)])
+    worker = connect()
+    worker.register()
+    worker.stop_reading()
+    worker.say(wanted=1)
+    eventually(lambda: state_of(job) == "active")
+
+    for share in (0.1, 0.2, 0.3, 0.4, 0.5):
+        worker.say(status={"cpu": share})
+        eventually(lambda share=share: Worker.objects.get().stats == {"cpu": share})
+
+    worker.read_on()
+    assert worker.hear("assignment")["job"]["id"] == str(job.id)
+    worker.say(results=[{"job_id": str(job.id), "outcome": "succeeded"}])
+    while not (answer := worker.hear("heartbeat")).get("results"):
+        pass
+    assert answer["results"][0]["state"] == "completed"
+
+
+def test_a_worker_that_reads_slowly_keeps_no_jobs_from_others(connect):
+    count = 20
+    text = secrets.token_urlsafe(750_000)
+    jobs.enqueue_many([{"type": "email.send", "args": [text]} for _ in range(count)])
+    worker = connect()
+    worker.register()
+    worker.stop_reading()
+
+    worker.say(wanted=count)
+    eventually(lambda: Event.objects.filter(type="job.started").count() == count)
+    eventually(lambda: Job.objects.filter(state="available").count() > count / 4)
+    # An attempt that never reached the worker is not counted.
+    assert not Job.objects.filter(state="available", attempt=1, attempt_counted=False).exists()
+
+    worker.read_on()
+    given = [worker.hear("assignment")["job"] for _ in range(count)]
+    assert len({job["id"] for job in given}) == count
+    assert {job["attempt"] for job in given} == {1}
 
 
 def test_only_types_whose_checksum_is_registered_are_assigned(connect):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs.conf import ojs_settings
+from jobs.engine import ClaimedJob
 from jobs.errors import (
     DatabaseUnavailable,
     InvalidRequest,
@@ -30,6 +31,11 @@ logger = logging.getLogger("workers.rota")
 
 SLOWEST_READER = 30.0
 """Seconds after which a connection is cut whose worker does not read our messages."""
+PROMPTLY = 1.0
+"""Seconds after which an assignment holds up the jobs behind it: they are released, and the worker
+gets one job at a time."""
+UNREAD = 256 * 1024
+"""Characters of answers that may wait until the worker reads; beyond that, it is not heard."""
 GOODBYE = 2.0
 """Seconds that a worker has to answer the closing handshake."""
 SILENT, REPLACED, REFUSED, REVOKED = 4408, 4409, 4400, 4401
@@ -52,6 +58,9 @@ class Session:
         self._closing: asyncio.Task[None] | None = None
         self._is_closed = False
         """The connection was closed by us, not by the worker."""
+        self._answers: deque[str] = deque()
+        """Answers that have not been sent yet."""
+        self._answering: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set once closing has finished."""
         self._name = ""
@@ -66,6 +75,7 @@ class Session:
         """Claims in progress for this connection."""
         self._assigned = 0
         """Assignments sent on this connection."""
+        self._reads_slowly = False
 
     @property
     def _project(self) -> str:
@@ -77,10 +87,9 @@ class Session:
 
     async def run(self) -> None:
         while (frame := await self._receive()) is not None:
-            # A worker may disconnect while it is answered. What it said before still counts, and
-            # only after its last message is it known how it closed.
-            with contextlib.suppress(ConnectionError):
-                await self._answer(frame)
+            await self._answer(frame)
+            if self._answering is not None and sum(map(len, self._answers)) > UNREAD:
+                await asyncio.wait([self._answering])
 
     async def _answer(self, frame: bytes) -> None:
         try:
@@ -91,9 +100,9 @@ class Session:
         except OJSError as refusal:
             if isinstance(refusal, PermissionDenied):
                 await self._note(refusal)
-            await self._send(messages.refusal(refusal))
+            self._reply(messages.refusal(refusal))
             if self._registration is None:
-                await self._close(REFUSED, "registration was refused")
+                await self._close_after_answers(REFUSED, "registration was refused")
 
     async def _receive(self) -> bytes | None:
         """Return the next message; None once the connection has ended for any reason."""
@@ -101,6 +110,8 @@ class Session:
         try:
             text = None if self._is_closed else await self._next(timeout)
         except TimeoutError:
+            # Jobs that have not been sent are released before the worker is declared dead.
+            self._stop_pushing()
             await self._close(SILENT, f"nothing was heard for {timeout:g} s")
             return None
         frame = text.encode() if isinstance(text, str) else text
@@ -150,9 +161,34 @@ class Session:
 
     async def _revoked(self, problem: OJSError) -> None:
         """End the connection: its key is no longer valid."""
-        with contextlib.suppress(ConnectionError):
-            await self._send(messages.refusal(problem))
-            await self._close(REVOKED, "the API key is not valid any more")
+        self._reply(messages.refusal(problem))
+        await self._close_after_answers(REVOKED, "the API key is not valid any more")
+
+    async def _close_after_answers(self, code: int, reason: str) -> None:
+        if self._answering is not None:
+            await asyncio.wait([self._answering])
+        await self._close(code, reason)
+
+    def _reply(self, text: str) -> None:
+        """Send an answer after those before it. The worker is heard meanwhile.
+
+        It may be reading a large assignment, or have disconnected. What it said before still
+        counts, and only after its last message is it known how it closed.
+        """
+        self._answers.append(text)
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.create_task(self._send_answers())
+
+    async def _send_answers(self) -> None:
+        try:
+            while self._answers:
+                await self._send(self._answers[0])
+                self._answers.popleft()
+        except ConnectionError:
+            self._answers.clear()
+        except Exception as problem:
+            self._answers.clear()
+            await self.give_up(problem)
 
     async def _send(self, text: str) -> None:
         """
@@ -186,7 +222,7 @@ class Session:
             self._take_place()
         self._in_hand |= set(handled.reply.jobs_extended)
         self._in_hand -= handled.settled | set(handled.reply.jobs_lost)
-        await self._send(messages.answer(handled.reply, handled.outcomes, **more))
+        self._reply(messages.answer(handled.reply, handled.outcomes, **more))
         if message.wanted is not None:
             self._want(message.wanted, message.received)
 
@@ -321,7 +357,7 @@ class Session:
 
     async def _look(self, registration: messages.Registration) -> Look:
         """Claim once, to the end: claimed jobs are sent or released."""
-        count = min(self._wanted, ojs_settings.MAX_FETCH)
+        count = min(self._wanted, 1 if self._reads_slowly else ojs_settings.MAX_FETCH)
         if count <= 0:
             return Look([])
         looking = asyncio.ensure_future(
@@ -345,19 +381,35 @@ class Session:
     async def _assign(self, found: Look) -> None:
         """Send claimed jobs as long as they are wanted; release the rest."""
         self._in_hand |= {str(job.id) for job in found.jobs}
-        sent = 0
+        loop, unsent = asyncio.get_running_loop(), list(found.jobs)
         try:
-            for job in found.jobs:
-                if self._wanted <= 0 or self._loop.ending.is_set():
-                    break
+            while unsent and self._wanted > 0 and not self._loop.ending.is_set():
                 # Counted before it is sent, because a message that arrives meanwhile is compared
                 # with this number.
                 self._assigned += 1
                 self._wanted -= 1
-                await self._send(messages.assignment(job, self._project))
-                sent += 1
+                self._reads_slowly = False
+                slow = loop.call_later(PROMPTLY, self._give_others_back, unsent)
+                try:
+                    await self._send(messages.assignment(unsent[0], self._project))
+                finally:
+                    slow.cancel()
+                del unsent[0]
         finally:
-            await self._give_back(Look(found.jobs[sent:]))
+            await self._give_back(Look(unsent))
+
+    def _give_others_back(self, unsent: list[ClaimedJob]) -> None:
+        """Release the jobs that wait while the first one is being sent."""
+        self._reads_slowly = True
+        others = unsent[1:]
+        del unsent[1:]
+        self._loop.keep(self._release(others))
+
+    async def _release(self, jobs: list[ClaimedJob]) -> None:
+        try:
+            await self._give_back(Look(jobs))
+        except Exception as problem:
+            await self.give_up(problem)
 
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
@@ -378,6 +430,8 @@ class Session:
             self._wishes.set()
             await asyncio.wait([self._pusher], timeout=GOODBYE)
         self._stop_pushing()
+        if self._answering is not None:
+            self._answering.cancel()
         ended = await asyncio.gather(*self._stopped, return_exceptions=True)
         while self._looks:
             self._wishes.clear()
