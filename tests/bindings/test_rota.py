@@ -33,7 +33,7 @@ from tests.conftest import url_of_test_database
 from tests.database import connection
 from tests.factories import ago
 from tests.processes import eventually
-from workers.bindings.rota import messages
+from workers.bindings.rota import messages, server
 from workers.chores import reaper
 from workers.fleet.orders import order
 from workers.lifecycle import WorkerState
@@ -142,7 +142,8 @@ def connecting():
             async def opened():
                 url = f"ws://127.0.0.1:{port}/work"
                 sent = [*more_headers, *headers.items()]
-                return await websockets.connect(url, additional_headers=sent, proxy=None, max_size=None)
+                options = {"proxy": None, "max_size": None}
+                return await websockets.connect(url, additional_headers=sent, **options)
 
             opening = asyncio.run_coroutine_threadsafe(opened(), loop)
             worker = Rota(loop, opening.result(PATIENCE))
@@ -607,6 +608,17 @@ def test_what_a_worker_says_last_counts_although_it_waits_for_no_answer(connect)
     assert [state_of(Job(pk=job["id"])) for job in given] == ["completed"] * 3
 
 
+def test_a_worker_that_says_goodbye_has_left_although_it_keeps_its_socket_open(connect):
+    worker = connect()
+    worker.register()
+    worker.stop_reading()
+
+    # A close frame with the code 1000, masked with zeros.
+    worker.send_bytes(b"\x88\x82\x00\x00\x00\x00\x03\xe8")
+
+    eventually(lambda: Worker.objects.get().left_at is not None)
+
+
 def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     start, hire, tmp_path, transactional_db
 ):
@@ -745,6 +757,33 @@ def test_a_server_that_ends_says_so(start, connecting, transactional_db):
         process.process.terminate()
 
         assert worker.close_code() == 1001
+
+
+def test_a_server_that_ends_waits_for_no_unfinished_handshake(transactional_db, monkeypatch):
+    monkeypatch.setattr(server, "serve", functools.partial(server.serve, open_timeout=None))
+
+    async def told():
+        stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(
+            server.RotaServer().run("127.0.0.1", 0, stop, address.set_result)
+        )
+        port = (await address).rpartition(":")[2].partition("/")[0]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /work HTTP/1.1\r\nHost: x\r\n")
+        mute, _ = await asyncio.open_connection("127.0.0.1", port)
+        # Answered after the first two have been accepted.
+        other, asking = await asyncio.open_connection("127.0.0.1", port)
+        asking.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await other.readline()
+
+        stop.set()
+
+        async with asyncio.timeout(PATIENCE):
+            await running
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == await mute.read() == b""
+
+    asyncio.run(told())
 
 
 def test_a_message_that_is_too_large_ends_the_connection(start, connecting, transactional_db):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ class RotaServer:
     ) -> None:
         self._certificate = certificate
         self._pulse = pulse or HealthSignal()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     async def run(
         self, host: str, port: int, stop: asyncio.Event, say: Callable[[str], None]
@@ -46,7 +48,7 @@ class RotaServer:
             _handle,
             host,
             port,
-            create_connection=Connection,
+            create_connection=self._connection,  # type: ignore[arg-type]
             process_request=self._answer,
             subprotocols=[connections.SUBPROTOCOL],  # type: ignore[list-item]
             select_subprotocol=_choose,
@@ -74,7 +76,14 @@ class RotaServer:
             ):
                 await stop.wait()
             loop.ending.set()
+            for connection in list(self._connections):
+                connection.end_if_mute()
         await loop.close()
+
+    def _connection(self, *args: Any, **options: Any) -> Connection:
+        connection = Connection(*args, **options)
+        self._connections.add(connection)
+        return connection
 
     async def _answer(self, connection: ServerConnection, request: Any) -> Any:
         """Return the refusal of a handshake, or None."""
@@ -89,6 +98,18 @@ class Connection(ServerConnection):
 
     socket: LibrarySocket
     serving: asyncio.Task[None]
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The closing handshake is complete. The library waits for the client to disconnect first,
+        # however long that takes, before it reports the end.
+        if self.protocol.close_rcvd is not None:
+            self.transport.close()
+
+    def end_if_mute(self) -> None:
+        """Disconnect a client whose request for a WebSocket has not arrived."""
+        if self.request is None and hasattr(self, "transport"):
+            self.transport.abort()
 
     async def begin(self, loop: ServerLoop, request: Any) -> Any:
         """Serve it; return a refusal of the handshake, or None once it is accepted."""
