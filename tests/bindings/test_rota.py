@@ -796,6 +796,19 @@ def test_a_message_that_is_too_large_ends_the_connection(start, connecting, tran
         assert worker.close_code() == 1009
 
 
+def test_text_that_is_not_utf_8_ends_the_connection_and_is_no_error_of_the_server(
+    start, connecting, transactional_db
+):
+    # The output of a server that `start` has started contains no traceback.
+    with start(ALLOW_ANONYMOUS=1) as process:
+        worker = connecting(process.port)
+        worker.register()
+
+        worker.send_bytes(b"\x81\x82\x00\x00\x00\x00\xff\xfe")
+
+        assert worker.close_code() == 1007
+
+
 def test_a_worker_that_stops_in_mid_sentence_is_silent(start, connecting, transactional_db):
     with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=2) as process:
         worker = connecting(process.port)

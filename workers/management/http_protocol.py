@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from functools import partial
 from http import HTTPStatus
@@ -47,6 +48,19 @@ LARGE = f"The request's headers are larger than {MOST} bytes."
 LONG = f"The request's URL is too long: with the headers, it may have {MOST} bytes."
 NO_HANDSHAKE = "This is no WebSocket handshake that can be read: {problem}."
 UNREADABLE = "Invalid HTTP request received."
+
+
+class _NoUTF8(logging.Filter):
+    """Logs in one line that a WebSocket's client sent text that is not UTF-8.
+
+    uvicorn logs it as an error, with a traceback: any client could fill the log with these.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and str(record.msg).startswith("Invalid UTF-8"):
+            record.exc_info = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        return True
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -175,6 +189,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._is_socket = True
+        if not any(isinstance(known, _NoUTF8) for known in self.logger.filters):
+            self.logger.addFilter(_NoUTF8())
         super().handle_websocket_upgrade()
         socket: Any = self.transport.get_protocol()
         # uvicorn does not look whether its WebSocket library could read the handshake. Others of
