@@ -1139,6 +1139,16 @@ def test_strangers_may_not_send_much(guarded):
     assert b"invalid bulk length" in raw(guarded.port, data)
 
 
+def test_who_goes_on_sending_after_an_error_of_the_protocol_still_gets_the_reply(guarded):
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=PATIENCE) as connection:
+        connection.sendall(b"*1\r\n$none\r\n")
+        answer = connection.recv(1024)
+        for _ in range(20):
+            connection.sendall(b"x" * 10_000)
+        assert connection.recv(1024) == b"", "nothing more comes, and the connection is not reset"
+    assert b"Protocol error" in answer
+
+
 def test_random_and_mutated_bytes_neither_crash_nor_hang_it(served, request):
     """OJS_FUZZ_SECONDS=60 makes it a minute; by default, a fixed number of messages."""
     import os

@@ -53,6 +53,9 @@ ALWAYS_TAKEN = 1024
 """Bytes of a connection that are accepted however full the buffers are: enough to log in."""
 SLOWEST_READER = 30.0
 """Seconds after which a connection is closed whose client does not read a reply."""
+LINGERING = 10.0
+"""Seconds for which a client may go on sending after bytes that cannot be read. What it sends is
+dropped; if the connection were closed at once, the reset would often reach it before the reply."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
 WORDS = frozenset(commands.known())
@@ -84,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
         self._reading = True
         self._ends = False
+        self._has_heard_end = False
+        """The client sends no more."""
         """The connection is closing: it ends when earlier commands have been answered."""
         self._unreadable: ProtocolError | None = None
         """Why the stream cannot be parsed any further: the last answer on this connection."""
@@ -158,6 +163,7 @@ class Connection(asyncio.Protocol):
             self.working = self.server.loop.create_task(self._work())
 
     def eof_received(self) -> bool:
+        self._has_heard_end = True
         # Commands received before the end are still carried out, as `printf … | nc` expects.
         if self.working is not None and not self.working.done() and not self.is_blocked:
             self._ends = True
@@ -166,6 +172,10 @@ class Connection(asyncio.Protocol):
         return False
 
     is_blocked = False
+
+    @property
+    def _is_open(self) -> bool:
+        return not (self._ends or self.transport.is_closing())
 
     @property
     def key(self) -> str:
@@ -179,7 +189,7 @@ class Connection(asyncio.Protocol):
             if self.is_blocked:
                 # The next attempt checks whether it may still wait for these queues.
                 self.server.keep(self.server.hub.ring_for(self.session.worker_id))
-        elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
+        elif caller is None and (is_idle or self.is_blocked) and self._is_open:
             # Otherwise the current command, or the next one, is refused.
             self._end()
             self.transport.write(encode(Revoked(), self.session.resp))
@@ -254,6 +264,17 @@ class Connection(asyncio.Protocol):
         self._unreadable = None
         self._commands.clear()
 
+    def _close_slowly(self) -> None:
+        """Close the connection once the client has stopped sending, or has had time to."""
+        if self._has_heard_end or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._resume()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.server.loop.call_later(LINGERING, self.transport.abort)
+
     async def _work(self) -> None:
         """Carry out the received commands; without this task, nothing would be answered."""
         try:
@@ -282,6 +303,9 @@ class Connection(asyncio.Protocol):
         if self._unreadable and not self.transport.is_closing():
             self.transport.write(encode(Failed(f"ERR Protocol error: {self._unreadable}")))
             self._end()
+            self._count(self._unfinished)
+            self._close_slowly()
+            return
         self._count(self._unfinished)
         if self._ends:
             self.transport.close()
