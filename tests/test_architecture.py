@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -267,3 +268,17 @@ def test_every_way_to_import_is_seen(monkeypatch, tmp_path, source, name):
     module.write_text(source)
 
     assert [found for _, found in read(module).imports] == [name]
+
+
+CHANGED_IN_PLACE = re.compile(r"settings\.OJS(\[.+?\] = | \|= |\.(update|setdefault|pop)\()")
+
+
+def test_no_test_changes_the_settings_for_those_after_it():
+    """pytest-django puts the value back, and `|=` has changed that very value."""
+    changes = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if CHANGED_IN_PLACE.search(line)
+    ]
+    assert changes == []

@@ -431,7 +431,7 @@ def test_an_empty_list_settles_nothing_and_null_is_no_list(api):
 
 
 def test_a_list_has_a_longest_length(api, settings):
-    settings.OJS |= {"MAX_BATCH": 2}
+    settings.OJS = settings.OJS | {"MAX_BATCH": 2}
     acks = [{"job_id": str(uuid4())}] * 3
 
     assert refusal(api.send("workers/ack", {"acks": acks}))["details"]["field"] == "acks"
@@ -491,7 +491,7 @@ def test_the_manifest_declares_the_extensions(api):
 @pytest.mark.parametrize(("recorded", "events"), [(True, "at-least-once"), (False, "best-effort")])
 def test_the_manifest_declares_what_is_delivered_how_often(api, settings, recorded, events):
     """OJS events §9.1; delivery guarantees DG-015."""
-    settings.OJS |= {"RECORD_EVENTS": recorded}
+    settings.OJS = settings.OJS | {"RECORD_EVENTS": recorded}
 
     declared = api.get("/ojs/manifest").json()["delivery_guarantees"]
 
@@ -507,7 +507,7 @@ def settle(client, path, job, **said):
 
 @pytest.mark.parametrize("path", ["workers/ack", "workers/nack"])
 def test_a_site_may_refuse_finishes_that_do_not_say_whose_they_are(api, settings, path):
-    settings.OJS |= {"REQUIRE_WORKER_ID": True}
+    settings.OJS = settings.OJS | {"REQUIRE_WORKER_ID": True}
     job = held()
 
     reply = settle(api, path, job)
@@ -519,7 +519,7 @@ def test_a_site_may_refuse_finishes_that_do_not_say_whose_they_are(api, settings
 
 
 def test_in_a_list_the_sender_of_the_request_is_enough(api, settings):
-    settings.OJS |= {"REQUIRE_WORKER_ID": True}
+    settings.OJS = settings.OJS | {"REQUIRE_WORKER_ID": True}
     acks = [{"job_id": str(held().pk)}]
 
     assert refusal(api.send("workers/ack", {"acks": acks}))["details"]["field"].startswith(
@@ -549,5 +549,5 @@ def test_an_empty_worker_id_is_none(api, settings, empty):
     job.refresh_from_db()
     assert job.unfenced
 
-    settings.OJS |= {"REQUIRE_WORKER_ID": True}
+    settings.OJS = settings.OJS | {"REQUIRE_WORKER_ID": True}
     assert settle(api, "workers/ack", held(), worker_id=empty).status_code == 400

@@ -64,7 +64,7 @@ def test_the_registration_of_the_document_is_accepted(api):
 
 
 def test_the_reply_says_what_the_site_configured(api, settings):
-    settings.OJS |= {"HEARTBEAT_INTERVAL": 1, "HEARTBEAT_TIMEOUT": 7.5, "VISIBILITY_TIMEOUT": 60}
+    settings.OJS = settings.OJS | {"HEARTBEAT_INTERVAL": 1, "HEARTBEAT_TIMEOUT": 7.5, "VISIBILITY_TIMEOUT": 60}
 
     document = api.send("workers/register", REGISTRATION).json()
 
@@ -356,7 +356,7 @@ def test_how_many_may_be_said_in_the_words_of_every_client(api, name):
 
 
 def test_no_more_are_given_at_once_than_the_site_allows(api, settings):
-    settings.OJS |= {"MAX_FETCH": 2}
+    settings.OJS = settings.OJS | {"MAX_FETCH": 2}
     JobFactory.create_batch(4)
 
     assert len(api.fetch(count=4)) == 2
@@ -409,7 +409,7 @@ def test_a_fetch_may_name_types_and_a_visibility_timeout(api):
 def test_more_waiting_fetches_than_there_are_places_for_are_answered_at_once(
     api, settings, monkeypatch
 ):
-    settings.OJS |= {"MAX_WAIT": 3600}
+    settings.OJS = settings.OJS | {"MAX_WAIT": 3600}
     monkeypatch.setattr(waiting, "PLACES", 0)
 
     assert api.fetch(wait_ms=3_600_000) == []

@@ -306,7 +306,7 @@ def test_jobs_that_die_are_enqueued_once_more_in_the_dead_letter_queue_of_their_
 
 
 def test_a_queue_keeps_a_dead_letter_of_its_own_age_and_size(api, settings):
-    settings.OJS |= {"DEAD_LETTER_MAX": 1}
+    settings.OJS = settings.OJS | {"DEAD_LETTER_MAX": 1}
     of_long = {"dead_letter": {"retention": {"max_age": "P400D", "max_count": 3}}}
     put(api, "queues/long/config", of_long)
     put(api, "queues/short/config", {"dead_letter_ttl": "P2D", "dead_letter_max_size": 2})

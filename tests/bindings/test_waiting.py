@@ -58,7 +58,7 @@ KINDS = [
 
 @pytest.fixture
 def places(settings, monkeypatch):
-    settings.OJS |= {"MAX_WAIT": 3600}
+    settings.OJS = settings.OJS | {"MAX_WAIT": 3600}
     monkeypatch.setattr(waiting, "PLACES", 2)
     return contextlib.ExitStack()
 
@@ -72,7 +72,7 @@ def test_whatever_waits_is_answered_at_once_when_others_have_taken_the_places(ap
 
 
 def test_a_place_is_free_again_when_its_request_has_been_answered(api, settings, monkeypatch):
-    settings.OJS |= {"MAX_WAIT": 0.01}
+    settings.OJS = settings.OJS | {"MAX_WAIT": 0.01}
     monkeypatch.setattr(waiting, "PLACES", 1)
 
     for ask in KINDS:

@@ -194,7 +194,7 @@ def test_a_form_that_was_cut_short_is_not_taken_for_a_whole_one(project):
 
 @pytest.mark.django_db(transaction=True)
 def test_without_a_deadline_a_body_is_read_in_the_requests_own_thread(project, settings):
-    settings.OJS |= {"BODY_TIMEOUT": 0}
+    settings.OJS = settings.OJS | {"BODY_TIMEOUT": 0}
     readers = []
 
     class Stream(io.BytesIO):
