@@ -64,7 +64,11 @@ def test_the_registration_of_the_document_is_accepted(api):
 
 
 def test_the_reply_says_what_the_site_configured(api, settings):
-    settings.OJS = settings.OJS | {"HEARTBEAT_INTERVAL": 1, "HEARTBEAT_TIMEOUT": 7.5, "VISIBILITY_TIMEOUT": 60}
+    settings.OJS = settings.OJS | {
+        "HEARTBEAT_INTERVAL": 1,
+        "HEARTBEAT_TIMEOUT": 7.5,
+        "VISIBILITY_TIMEOUT": 60,
+    }
 
     document = api.send("workers/register", REGISTRATION).json()
 

@@ -100,7 +100,8 @@ def test_a_job_that_another_one_begins_to_wait_for_is_not_deleted(trait, delete,
 @pytest.mark.parametrize("limit", ["DEAD_LETTER_RETENTION", "DEAD_LETTER_MAX"])
 @pytest.mark.parametrize("dies", [False, True], ids=["completes", "dies again"])
 def test_a_dead_job_that_is_retried_and_ends_again_keeps_its_new_outcome(settings, limit, dies):
-    settings.OJS = settings.OJS | {limit: timedelta(hours=1) if limit == "DEAD_LETTER_RETENTION" else 1}
+    value = timedelta(hours=1) if limit == "DEAD_LETTER_RETENTION" else 1
+    settings.OJS = settings.OJS | {limit: value}
     job = JobFactory(dead=True, finished_at=ago(7200))
     JobFactory(dead=True, finished_at=ago(60))
 
