@@ -163,9 +163,8 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
 
     def run(ids: list[Any]) -> list[Any]:
         jobs = engine.lock_retriable(Job.objects.filter(pk__in=ids))
-        chosen = [job.pk for job in jobs]
-        engine.retry(chosen)
-        return chosen
+        engine.retry_locked(jobs)
+        return [job.pk for job in jobs]
 
     done = in_batches(request, "retry_job", as_jobs(answer), run, message=gettext("Retried."))
     text = ngettext(

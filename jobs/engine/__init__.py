@@ -37,6 +37,7 @@ from .control import (
     resume,
     retry,
     retry_finished,
+    retry_locked,
     retry_one,
     run_now,
 )
@@ -171,6 +172,7 @@ __all__ = [
     "resume",
     "retry",
     "retry_finished",
+    "retry_locked",
     "retry_one",
     "run_cron_now",
     "run_now",

@@ -18,8 +18,7 @@ from ..record.events import PREVIOUS, job_event, record
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic
-from .control import cancel_jobs, lock_retriable, retriable
-from .control import retry as retry_dead
+from .control import cancel_jobs, lock_retriable, retriable, retry_locked
 from .retention import erase, lock_deletable, unattached
 
 BATCH = 500
@@ -83,15 +82,15 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
 
     def move(batch: list[Job]) -> list[UUID]:
         over = Job.objects.these([job for job in batch if job.state != State.RETRYABLE])
-        moved = {job.pk for job in lock_retriable(over, cancelled=cancelled)}
-        retry_dead(moved, cancelled=cancelled)
+        ended = lock_retriable(over, cancelled=cancelled)
+        retry_locked(ended)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
         Job.objects.these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
         data = {"retried": True, PREVIOUS: "retryable"}
         record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
         wakeup.notify({job.queue for job in backing_off})
-        moved |= {job.pk for job in backing_off}
+        moved = {job.pk for job in (*ended, *backing_off)}
         return [job.pk for job in batch if job.pk in moved]
 
     return _in_batches(again(jobs, cancelled=cancelled), move, most)

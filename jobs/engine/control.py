@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -177,35 +177,38 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     Args:
         cancelled: see `retriable`.
     """
-    now = clock.now()
     with atomic():
         jobs = lock_retriable(Job.objects.filter(Among("pk", job_ids)), cancelled=cancelled)
-        queue_marks.prepare(jobs)
-        _count_replays(jobs, now)
-        moved = Job.objects.these(jobs).transition(
-            Event.RETRY,
-            State.AVAILABLE,
-            attempt=0,
-            attempt_counted=False,
-            retry_delay=None,
-            started_at=None,
-            scheduled_at=None,
-            expires_at=None,
-            deadline=None,
-            finished_by="",
-            unfenced=False,
-            result_pruned=False,
-            enqueued_at=Now(),
-        )
-        # Attempts are counted afresh; the first one still finds the last checkpoint.
-        Checkpoint.objects.filter(Among("pk", [job.pk for job in jobs])).update(attempt=0)
-        record(
-            job_event(
-                "job.enqueued", job, time=now, data={"retried": True, PREVIOUS: str(job.state)}
-            )
-            for job in jobs
-        )
-        wakeup.notify({job.queue for job in jobs})
+        return retry_locked(jobs)
+
+
+def retry_locked(jobs: Sequence[Job]) -> int:
+    """`retry` for jobs that `lock_retriable` has returned in this transaction."""
+    now = clock.now()
+    queue_marks.prepare(jobs)
+    _count_replays(jobs, now)
+    moved = Job.objects.these(jobs).transition(
+        Event.RETRY,
+        State.AVAILABLE,
+        attempt=0,
+        attempt_counted=False,
+        retry_delay=None,
+        started_at=None,
+        scheduled_at=None,
+        expires_at=None,
+        deadline=None,
+        finished_by="",
+        unfenced=False,
+        result_pruned=False,
+        enqueued_at=Now(),
+    )
+    # Attempts are counted afresh; the first one still finds the last checkpoint.
+    Checkpoint.objects.filter(Among("pk", [job.pk for job in jobs])).update(attempt=0)
+    record(
+        job_event("job.enqueued", job, time=now, data={"retried": True, PREVIOUS: str(job.state)})
+        for job in jobs
+    )
+    wakeup.notify({job.queue for job in jobs})
     return moved
 
 
@@ -243,9 +246,7 @@ def retry_one(job_id: UUID, override: Override | None = None) -> Job:
 
 
 def _change(job_id: UUID, override: Override) -> None:
-    job = Job.objects.select_for_update().filter(pk=job_id, state=State.DISCARDED).first()
-    if job is None:
-        return
+    job = Job.objects.get(pk=job_id)
     with inside("override"):
         changes = content.overridden(job, override)
     if changes:

@@ -21,7 +21,7 @@ from ..access.projects import assign_project
 from ..conf import ojs_settings
 from ..errors import Conflict, DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
-from ..models.cron import LATE, Outcome
+from ..models.cron import Outcome
 from ..record import tracing
 from ..record.events import cron_event, record
 from ..spec.cron_requests import NewCronJob, check_schedule
@@ -376,8 +376,8 @@ def _pass_over(name: str, problem: Exception) -> bool:
         try:
             timing = _timing(row, now)
         except Exception:
-            told = CronRun.objects.filter(cron_name=name, scheduled_for=at, outcome=Outcome.REFUSED)
-            if now - at < LATE or told.exists():
+            refused = CronRun.objects.filter(cron_name=name, outcome=Outcome.REFUSED)
+            if not row.is_late(now) or refused.filter(scheduled_for=at).exists():
                 return False
         decision = Decision(Outcome.REFUSED, _reason(name, problem))
         _skipped(row, at, "refused", message=decision.reason)

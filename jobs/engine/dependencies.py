@@ -127,9 +127,9 @@ def release(jobs: Collection[Job], *, patient: bool = False) -> Released:
     """Release the dependents of these jobs, which have ended, along `MOST` edges at most.
 
     Args:
-        patient: wait for dependents that are locked and older than what they wait for. Otherwise
-            they are left for later: the caller may hold what they wait for, and whoever locks
-            both locks the older one first.
+        patient: wait for dependents that are locked and older than the job they depend on.
+            Otherwise they are left to the chore `dependents`. The caller may hold the job they
+            depend on, and to wait for an older job then is against the order of locks.
     """
     ended = {job.pk: job.state for job in jobs}
     if not ended:

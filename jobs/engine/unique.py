@@ -137,9 +137,9 @@ def claim(policy: UniquePolicy) -> None:
     Raises:
         DuplicateJob: another job has it, and counts as a duplicate by the policy.
     """
-    lock([replace(policy, on_conflict="reject")])
-    existing = _stored(replace(policy, on_conflict="reject"))
-    if existing:
+    policy = replace(policy, on_conflict="reject")
+    lock([policy])
+    if existing := _stored(policy):
         raise _duplicate(existing[0], policy)
 
 
@@ -166,7 +166,7 @@ def policy_after(job: Job, new: NewJob) -> UniquePolicy | None:
 
 
 def _policy(job: Job) -> UniquePolicy | None:
-    # A key that another protocol computed in its own way stays.
+    # Not every key is made this way: that of a CloudEvent stays as it is.
     try:
         return _policy_of(job)
     except InvalidRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
@@ -85,6 +85,10 @@ class CronJob(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether it has been due for so long that no process seems able to run it."""
+        return self.next_run_at is not None and self.next_run_at <= now - LATE
 
 
 class CronRun(models.Model):

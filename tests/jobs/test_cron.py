@@ -315,21 +315,25 @@ def test_enqueue_keeps_every_run_and_lets_no_two_be_executed_at_once(api):
     assert done == sorted(done), "in the order in which they were due"
 
 
+def one_after_another(api, count: int) -> list[UUID]:
+    """Let each of so many runs begin and finish; return their jobs, in this order."""
+    done = []
+    for _ in range(count):
+        engine.enqueue_due_schedules()
+        (job,) = api.fetch("reports", count=10, worker_id="w")
+        api.ack(job["id"], worker_id="w")
+        done.append(UUID(job["id"]))
+    return done
+
+
 def test_the_oldest_held_run_begins_however_many_are_held(api, monkeypatch):
     monkeypatch.setattr("jobs.engine.cron_runs.MOST_OPEN", 2)
     register(api, overlap_policy="enqueue", options={"queue": "reports"})
     for _ in range(6):
         tick()
     due = list(CronRun.objects.order_by("id").values_list("job_id", flat=True))
-    done = []
 
-    for _ in range(6):
-        engine.enqueue_due_schedules()
-        (job,) = api.fetch("reports", count=10, worker_id="w")
-        api.ack(job["id"], worker_id="w")
-        done.append(UUID(job["id"]))
-
-    assert done == due
+    assert one_after_another(api, 6) == due
 
 
 def test_held_runs_begin_in_the_order_of_their_runs_whatever_the_clocks_of_the_servers(api):
@@ -341,15 +345,9 @@ def test_held_runs_begin_in_the_order_of_their_runs_whatever_the_clocks_of_the_s
     its_id = first_id(ahead(7200))
     Job.objects.filter(pk=fast.job_id).update(id=its_id)
     CronRun.objects.filter(pk=fast.pk).update(job_id=its_id)
-    done = []
 
-    for _ in range(3):
-        engine.enqueue_due_schedules()
-        (fetched,) = api.fetch("reports", count=10, worker_id="w")
-        api.ack(fetched["id"], worker_id="w")
-        done.append(UUID(fetched["id"]))
-
-    assert done == list(CronRun.objects.order_by("id").values_list("job_id", flat=True))
+    due = CronRun.objects.order_by("id").values_list("job_id", flat=True)
+    assert one_after_another(api, 3) == list(due)
 
 
 def test_a_run_that_was_not_released_when_the_one_before_it_finished_is_released_later(api):

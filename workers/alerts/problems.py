@@ -29,7 +29,7 @@ from jobs.models import (
     RollupMark,
     TypeRollup,
 )
-from jobs.models.cron import LATE, Outcome
+from jobs.models.cron import Outcome
 from jobs.record import rollup
 from jobs.record.dashboard import grouped
 from jobs.record.wording import span
@@ -505,7 +505,7 @@ def _idle(cron: Any) -> Problem:
     now, about, is_error = clock.now(), {"name": cron.pk}, True
     if cron.next_run_at is None:
         text = _("The cron job “%(name)s” is enabled and has no next run.")
-    elif cron.next_run_at <= now - LATE:
+    elif cron.is_late(now):
         about["span"] = span(now - cron.next_run_at)
         text = _("The cron job “%(name)s” should have run %(span)s ago.")
     else:
