@@ -64,8 +64,10 @@ class Command(BaseCommand):
             raise CommandError(f"The output cannot be written: {problem.strerror}") from problem
 
     def hand_over(self, secret: str) -> None:
-        """Write what cannot be shown again. Call it in the transaction that makes it, which is
-        rolled back if nobody can get it.
+        """Write a secret that is shown only once.
+
+        Call it in the transaction that makes the secret: if the output cannot be written, the
+        transaction is rolled back.
         """
         try:
             self.stdout.write(secret)

@@ -177,12 +177,12 @@ class Failing:
 
 
 TOLD_APART = 1000
-"""Newest failed attempts that are told apart by type: each takes a lookup of its job."""
+"""The most failed attempts, the newest, that are counted by type. The type of each is looked up."""
 
 
 def failing_types(since: datetime) -> tuple[list[Failing], bool]:
-    """Return the types that fail, among the newest failed attempts, the most frequent first; and
-    whether there were more attempts than that."""
+    """Return the types of the newest failed attempts, those that fail most often first; and whether
+    there were more attempts than are counted."""
     errors = JobError.objects.filter(occurred_at__gte=since).order_by("-occurred_at")
     rows = list(errors.values_list("job__type", "type", "occurred_at")[: TOLD_APART + 1])
     found: dict[str, Failing] = {}

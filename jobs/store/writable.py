@@ -80,13 +80,13 @@ def _look() -> tuple[str, str]:
 
 
 def _obstacle_of_file(cursor: Any) -> str:
-    """Write the number in the header of an SQLite file that is the site's own, as it is.
+    """Write `user_version`, a number in the header of an SQLite file, with the value that it has.
 
-    Nothing but a commit finds out whether the disk is full.
+    Only a commit shows whether the disk is full.
     """
     patience = _value(cursor, "busy_timeout")
     _value(cursor, "user_version")
-    # Whoever is writing at the moment shows that it is possible.
+    # It does not wait for another writer: where another connection is writing, writes are possible.
     cursor.execute("PRAGMA busy_timeout = 0")
     try:
         with atomic():
