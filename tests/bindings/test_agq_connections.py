@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -182,3 +183,25 @@ def test_a_connection_that_fails_is_closed_and_never_left_deaf(served, monkeypat
     (record,) = [one for one in caplog.records if one.levelno >= logging.ERROR]
     assert record.name == "workers.agq"
     assert record.exc_info
+
+
+def test_a_client_that_resets_the_connection_during_its_last_reply_is_no_failure(
+    served, monkeypatch, caplog
+):
+    async def story(server, connect):
+        client, other = await connect(), await connect()
+        for connection in server.connections:
+            # As the system answers if the reset has arrived and the event loop has not seen it.
+            monkeypatch.setattr(connection.transport, "write_eof", not_connected, raising=False)
+
+        client.send(b"*1\r\n!not RESP\r\n")
+
+        assert (await client.line()).startswith(b"-ERR Protocol error")
+        assert await client.line() == b"", "the connection is closed"
+        assert await other("PING") == "+PONG"
+
+    def not_connected() -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    served(story)
+    assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []

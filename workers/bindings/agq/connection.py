@@ -87,9 +87,9 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
         self._reading = True
         self._ends = False
+        """The connection is closing: it ends when earlier commands have been answered."""
         self._has_heard_end = False
         """The client sends no more."""
-        """The connection is closing: it ends when earlier commands have been answered."""
         self._unreadable: ProtocolError | None = None
         """Why the stream cannot be parsed any further: the last answer on this connection."""
         self._held = 0
@@ -264,12 +264,24 @@ class Connection(asyncio.Protocol):
         self._unreadable = None
         self._commands.clear()
 
-    def _close_slowly(self) -> None:
-        """Close the connection once the client has stopped sending, or has had time to."""
-        if self._has_heard_end or not self.transport.can_write_eof():
+    async def _close_with(self, last: bytes) -> None:
+        """Send a last reply; close once the client has stopped sending, or has had time to."""
+        self._end()
+        self._count(self._unfinished)
+        if can_stay := self.transport.can_write_eof():
+            # With an empty buffer, the end is sent here and not by the event loop.
+            self.transport.set_write_buffer_limits(high=0)
+        self.transport.write(last)
+        await self._until_written()
+        if self._has_heard_end or not can_stay:
             self.transport.close()
             return
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:
+            # The client has reset the connection; the event loop has yet to notice.
+            self.transport.abort()
+            return
         self._resume()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -295,20 +307,25 @@ class Connection(asyncio.Protocol):
             self.transport.write(reply)
             if self._is_overdue and not self.session.is_known:
                 self._end()
-            if not self._may_write.is_set():
-                async with asyncio.timeout(SLOWEST_READER):
-                    await self._may_write.wait()
+            await self._until_written()
             if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
                 self._resume()
         if self._unreadable and not self.transport.is_closing():
-            self.transport.write(encode(Failed(f"ERR Protocol error: {self._unreadable}")))
-            self._end()
-            self._count(self._unfinished)
-            self._close_slowly()
+            await self._close_with(encode(Failed(f"ERR Protocol error: {self._unreadable}")))
             return
         self._count(self._unfinished)
         if self._ends:
             self.transport.close()
+
+    async def _until_written(self) -> None:
+        """Wait while more than the limit of the write buffer waits for the client to read it.
+
+        Raises:
+            TimeoutError: the client reads too slowly.
+        """
+        if not self._may_write.is_set():
+            async with asyncio.timeout(SLOWEST_READER):
+                await self._may_write.wait()
 
     async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
