@@ -249,13 +249,15 @@ def of_a_cancelled_workflow(stage: Stage) -> Any:
     return about("dead")(stage)
 
 
-def overridden(change: Callable[[Stage], dict[str, Any]]) -> Callable[[Stage], Any]:
+def overridden(
+    change: Callable[[Stage], dict[str, Any]], queue: str = "narrow"
+) -> Callable[[Stage], Any]:
     """A job of the dead letter, whose type and unique key are those of the other refusals."""
 
     def send(stage: Stage) -> Any:
         key = new_job(JOB_OF_ITS_QUEUE, clock.now()).unique
         Job.objects.filter(pk=stage.scene.jobs["dead"].pk).update(
-            type="a.b", queue="narrow", attributes=UNIQUE, unique_key=key and key.key
+            type="a.b", queue=queue, attributes=UNIQUE, unique_key=key and key.key
         )
         return about("dead", override=change(stage))(stage)
 
@@ -470,6 +472,9 @@ THERE |= {
     ("dead-letter.retry", (422, "validation_error")): overridden(
         lambda stage: {"args": [1]} | strictly(stage)
     ),
+    ("dead-letter.retry", (422, "queue_draining")): overridden(draining, "default"),
+    ("dead-letter.retry", (422, "JOB_TYPE_NOT_ALLOWED")): overridden(picky, "default"),
+    ("dead-letter.retry", (429, "QUEUE_FULL")): overridden(full, "default"),
     ("dead-letter.destroy", (409, "conflict")): kept_by_the_site,
     ("workflows.cancel", (409, "conflict")): ended_workflow,
     ("checkpoint.save", (409, "conflict")): about("completed"),

@@ -17,7 +17,7 @@ from ..models import Job
 from ..spec.operator_requests import Override
 from ..spec.validation import NewJob, needs_of, refuse_large_meta
 from ..store.expressions import Among, Each
-from . import schemas, tenants, unique
+from . import bounds, queue_policy, schemas, tenants, unique
 
 
 def is_checked(project: str) -> bool:
@@ -49,7 +49,8 @@ def check(
 def overridden(job: Job, override: Override) -> dict[str, Any]:
     """Return the columns that change as a stored job is changed (OJS dead letter §6.3).
 
-    What it had was accepted when it was enqueued. What is new is checked as an enqueue would.
+    What it had was accepted when it was enqueued. What is new is checked as an enqueue would, and
+    so is the whole job if its queue changes; see also `admit`.
 
     Raises:
         InvalidRequest: `meta` names another tenant, or the unique key is made of a field that the
@@ -65,16 +66,32 @@ def overridden(job: Job, override: Override) -> dict[str, Any]:
         refuse_large_meta(columns["meta"])
         columns["needs"] = needs_of(columns["meta"])
     new = _changed(job, columns)
-    if "args" in columns or override.meta:
+    is_read_anew = "args" in columns or new.queue != job.queue
+    if is_read_anew or override.meta:
         schemas.refresh()
-        check([new], job.project, arguments="args" in columns)
-    if "args" in columns:
+        check([new], job.project, arguments=is_read_anew)
+    if is_read_anew:
         columns["attributes"] = new.attributes
     policy = unique.policy_after(job, new)
     if policy is not None:
         unique.claim(policy)
         columns["unique_key"] = policy.key
     return columns
+
+
+def admit(job: Job, queue: str) -> list[UUID]:
+    """Let a job that an operator puts in another queue in, by the rules for new jobs there.
+
+    Must run in the transaction that moves it. Returns the jobs dropped to make room that have
+    dependents or a workflow.
+
+    Raises:
+        QueueFull, QueueClosed, JobTypeNotAllowed: the queue does not accept the job.
+    """
+    if queue == job.queue:
+        return []
+    queue_policy.make([queue], queue_policy.default_policy())
+    return bounds.admit([_changed(job, {"queue": queue})])
 
 
 def rename_keys(job_ids: Collection[UUID], queue: str) -> None:
@@ -95,9 +112,12 @@ def rename_keys(job_ids: Collection[UUID], queue: str) -> None:
 
 def _changed(job: Job, columns: dict[str, Any]) -> NewJob:
     attributes = dict(job.attributes or {})
-    if "args" in columns:
-        # Both are about the old arguments.
+    queue = columns.get("queue", job.queue)
+    if "args" in columns or queue != job.queue:
+        # They are about the old arguments, by the mode of the old queue.
         attributes.pop("warnings", None)
+    if "args" in columns:
+        # About the old arguments, too.
         sent = attributes.get("unique")
         if sent:
             attributes["unique"] = {name: sent[name] for name in sent if name != "digest"}
@@ -105,7 +125,7 @@ def _changed(job: Job, columns: dict[str, Any]) -> NewJob:
         type=job.type,
         args=columns.get("args", job.args),
         id=job.pk,
-        queue=columns.get("queue", job.queue),
+        queue=queue,
         meta=columns.get("meta", job.meta),
         version_number=job.version_number,
         attributes=attributes,

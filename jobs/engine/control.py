@@ -232,25 +232,28 @@ def retry_one(job_id: UUID, override: Override | None = None) -> Job:
         InvalidTransition: its workflow was cancelled.
         InvalidRequest, BodyTooLarge, DuplicateJob: an enqueue would refuse what is changed; see
             `content.overridden`.
+        QueueFull, QueueClosed, JobTypeNotAllowed: its new queue does not accept it.
     """
-    with atomic():
+    with ending() as ended:
         dead = Job.objects.filter(pk=job_id, state=State.DISCARDED)
         if not lock_retriable(dead):
             job = dead.first()
             raise not_dead(job_id) if job is None else _not_retriable(job)
         # Before it is available: no worker gets it as it was.
         if override is not None:
-            _change(job_id, override)
+            ended += _change(job_id, override)
         retry([job_id])
     return Job.objects.get(pk=job_id)
 
 
-def _change(job_id: UUID, override: Override) -> None:
+def _change(job_id: UUID, override: Override) -> list[UUID]:
     job = Job.objects.get(pk=job_id)
     with inside("override"):
         changes = content.overridden(job, override)
+    ended = content.admit(job, changes.get("queue", job.queue))
     if changes:
         Job.objects.filter(pk=job_id).update(**changes)
+    return ended
 
 
 def retry_finished(job_id: UUID) -> Change:

@@ -226,6 +226,84 @@ def test_a_job_in_another_queue_has_the_key_it_has_there(api, move):
     assert Job.objects.filter(queue="new", unique_key__isnull=False).count() == 1
 
 
+def configure(api, queue, **config):
+    reply = api.put(f"{V1}/queues/{queue}/config", config, content_type=MEDIA_TYPE)
+    assert reply.status_code == 200
+
+
+def test_arguments_must_match_their_schema_where_the_new_queue_demands_it(api, retry):
+    job_id = died(api, args=["bad"])
+    schema = {"type": "array", "items": {"type": "integer"}}
+    api.send("schemas", {"type": "email.send", "version": "1", "schema": schema})
+    mode = {"queue": "careful", "mode": "strict"}
+    api.put(f"{V1}/admin/schema-validation", mode, MEDIA_TYPE)
+
+    reply = retry(job_id, queue="careful")
+
+    assert (reply.status_code, refusal(reply)["code"]) == (422, "validation_error")
+    assert stays_dead(job_id)
+    assert retry(job_id, queue="slow").status_code == 200
+    assert "Schema validation warning" in api.job(job_id)["warnings"][0]
+
+
+def test_a_queue_takes_from_the_dead_letter_only_the_types_it_allows(api, retry):
+    configure(api, "reports", allowed_job_types=["report.*"])
+    job_id = died(api)
+
+    reply = retry(job_id, queue="reports")
+
+    assert (reply.status_code, refusal(reply)["code"]) == (422, "JOB_TYPE_NOT_ALLOWED")
+    assert stays_dead(job_id)
+    assert Job.objects.get().queue == "default"
+
+
+def test_the_default_policy_applies_to_a_queue_that_the_retry_makes(api, retry):
+    job_id = died(api)
+    configure(api, "_default", allowed_job_types=["report.*"])
+
+    reply = retry(job_id, queue="unheard-of")
+
+    assert refusal(reply)["code"] == "JOB_TYPE_NOT_ALLOWED"
+    assert stays_dead(job_id)
+
+
+def test_a_draining_queue_takes_no_job_from_another_queue(api, retry):
+    job_id, own = died(api), died(api, queue="closing")
+    engine.queues.drain("closing")
+
+    reply = retry(job_id, queue="closing")
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "queue_draining")
+    assert stays_dead(job_id)
+    assert retry(own, queue="closing").status_code == 200
+
+
+def test_a_full_queue_takes_no_job_from_another_queue(api, retry):
+    configure(api, "small", max_size=1)
+    own = died(api, queue="small")
+    api.pushed(queue="small")
+    job_id = died(api)
+
+    reply = retry(job_id, queue="small")
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (429, "QUEUE_FULL")
+    assert reply.headers["Retry-After"]
+    assert stays_dead(job_id)
+    assert retry(own, priority=5).status_code == 200
+
+
+def test_it_takes_the_place_of_the_oldest_where_the_queue_says_so(api, retry):
+    configure(api, "small", max_size=1, overflow_policy="drop_oldest")
+    flow = {"type": "chain", "steps": [{"type": "a.b", "args": [], "options": {"queue": "small"}}]}
+    workflow = api.send("workflows", flow).json()["workflow"]["id"]
+    job_id = died(api)
+
+    assert retry(job_id, queue="small").status_code == 200
+
+    assert [job["id"] for job in api.fetch("small")] == [job_id]
+    assert api.see(f"workflows/{workflow}").json()["workflow"]["state"] == "failed"
+
+
 def test_a_queue_is_moved_even_where_its_jobs_have_duplicates(api):
     for queue in ("old", "new"):
         api.pushed(queue=queue, unique=BY_QUEUE)

@@ -94,12 +94,13 @@ CANCELLED_AROUND = refuses(Conflict, "The workflow of the job was cancelled.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance mode: try again later.")
 LARGE_JOB = refuses(JobTooLarge, "A job is larger than those of its tenant may be.")
+FULL_QUEUE = refuses(
+    QueueFull,
+    "The queue is full; `Retry-After` is the time to wait before the next request. If it is "
+    "not `retryable`, the jobs are more than the queue may hold.",
+)
 FULL = (
-    *refuses(
-        QueueFull,
-        "The queue is full; `Retry-After` is the time to wait before the next request. If it is "
-        "not `retryable`, the jobs are more than the queue may hold.",
-    ),
+    *FULL_QUEUE,
     *refuses(
         TenantLimitExceeded,
         "The tenant is at one of its limits; `Retry-After` is the time to wait. If it is not "

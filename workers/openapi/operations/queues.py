@@ -17,6 +17,8 @@ from jobs.store import standby
 from ..operation import Operation, Reply
 from ..refusals import (
     CANCELLED_AROUND,
+    CLOSED,
+    FULL_QUEUE,
     KEPT,
     LARGE_JOB,
     LARGE_META,
@@ -50,6 +52,8 @@ NOT_RETRIED = (
     + LARGE_META
     + LARGE_JOB
     + MISMATCH
+    + CLOSED
+    + FULL_QUEUE
 )
 EVENT = {
     "specversion": "1.0",
