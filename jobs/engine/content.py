@@ -14,6 +14,7 @@ from django.db.models import CharField
 
 from ..access.projects import refuse_other_tenant
 from ..models import Job
+from ..spec import rate_policy
 from ..spec.operator_requests import Override
 from ..spec.validation import NewJob, needs_of, refuse_large_meta
 from ..store.expressions import Among, Each
@@ -91,14 +92,17 @@ def admit(job: Job, queue: str) -> list[UUID]:
     if queue == job.queue:
         return []
     queue_policy.make([queue], queue_policy.default_policy())
-    return bounds.admit([_changed(job, {"queue": queue})])
+    ended = bounds.admit([_changed(job, {"queue": queue})])
+    _rename_rate_keys([job.pk], queue)
+    return ended
 
 
 def rename_keys(job_ids: Collection[UUID], queue: str) -> None:
-    """Give jobs that are put in another queue the unique keys they have there.
+    """Give jobs that are put in another queue the keys they have there: unique, and of rate limits.
 
     They are not compared with the jobs that are there: a job that was accepted is not lost.
     """
+    _rename_rate_keys(job_ids, queue)
     columns = ("type", "queue", "args", "meta", "version_number", "attributes", "project")
     unique_jobs = Job.objects.filter(Among("pk", job_ids), unique_key__isnull=False)
     keys: dict[UUID | str, str] = {}
@@ -108,6 +112,19 @@ def rename_keys(job_ids: Collection[UUID], queue: str) -> None:
             keys[job.pk] = policy.key
     if keys:
         Job.objects.filter(Among("pk", keys)).update(unique_key=Each(keys, CharField()))
+
+
+def _rename_rate_keys(job_ids: Collection[UUID], queue: str) -> None:
+    """Let the limit of jobs that is that of their queue follow them; a fetch makes what is new."""
+    limited = Job.objects.filter(Among("pk", job_ids), rate_key__gt="")
+    keys: dict[UUID | str, str] = {}
+    for job in limited.only("rate_key", "project", "attributes"):
+        sent = (job.attributes or {}).get("rate_limit")
+        key = rate_policy.key_moved(job.rate_key, sent, job.project, queue)
+        if key != job.rate_key:
+            keys[job.pk] = key
+    if keys:
+        Job.objects.filter(Among("pk", keys)).update(rate_key=Each(keys, CharField()))
 
 
 def _changed(job: Job, columns: dict[str, Any]) -> NewJob:

@@ -124,7 +124,7 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     each_second = JobLimits.max_per_second.under(document, path)
     if each_second is not None:
         pace = {"limit": each_second, "period": "PT1S"}
-        document = {"key": f"queue:{queue}", "rate": pace} | document
+        document = {"key": key_of_queue(queue), "rate": pace} | document
     key = JobLimits.key.under(document, path)
     if key is None:
         raise missing(f"{path}.key")
@@ -171,6 +171,25 @@ def refuse_misspelt(
                 raise refuse(
                     f"{place}.{name}", f"There is no {name!r} in '{place}'; there are {known}."
                 )
+
+
+def key_of_queue(queue: str) -> str:
+    """Return the key of jobs whose `rate_limit` names none."""
+    return f"queue:{queue}"
+
+
+def key_moved(key: str, sent: Any, project: str, queue: str) -> str:
+    """Return the key of a stored job that is put in another queue.
+
+    Args:
+        key: the one that it has.
+        sent: its `rate_limit`, as it was sent.
+    """
+    if type(sent) is not dict or sent.get("key") is not None:
+        return key
+    moved = key_of_queue(queue)
+    # No client's key has an "@".
+    return key_of_project(moved, project) if "@" in key else moved
 
 
 def key_of_project(key: str, project: str) -> str:

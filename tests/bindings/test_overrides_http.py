@@ -198,32 +198,55 @@ def test_arguments_without_a_field_of_the_key_are_refused(api, retry):
 # Other queues
 
 
-def delete_and_move(api):
-    api.pushed(queue="old", unique=BY_QUEUE)
+def delete_and_move(api, **document):
+    api.pushed(queue="old", **document)
     api.pushed(queue="old")
     body = {"strategy": "move", "target_queue": "new"}
     assert api.delete(f"{V1}/queues/old", body, content_type=MEDIA_TYPE).status_code == 200
 
 
-def retry_elsewhere(api):
-    job_id = died(api, queue="old", unique=BY_QUEUE)
+def retry_elsewhere(api, **document):
+    job_id = died(api, queue="old", **document)
     api.send(f"dead-letter/{job_id}/retry", {"override": {"queue": "new"}})
 
 
-def forward(api):
+def forward(api, **document):
     config = {"dead_letter_queue": "new"}
     api.put(f"{V1}/queues/old/config", config, content_type=MEDIA_TYPE)
-    died(api, queue="old", unique=BY_QUEUE)
+    died(api, queue="old", **document)
     assert engine.forward_dead() == 1
 
 
 @pytest.mark.parametrize("move", [delete_and_move, retry_elsewhere, forward])
 def test_a_job_in_another_queue_has_the_key_it_has_there(api, move):
-    move(api)
+    move(api, unique=BY_QUEUE)
 
     assert push(api, queue="new", unique=BY_QUEUE).status_code == 409
     assert push(api, queue="old", unique=BY_QUEUE).status_code == 201
     assert Job.objects.filter(queue="new", unique_key__isnull=False).count() == 1
+
+
+@pytest.mark.parametrize("move", [delete_and_move, retry_elsewhere, forward])
+@pytest.mark.parametrize("meta, key", [({}, "queue:new"), ({"tenant_id": "a"}, "a@queue:new")])
+def test_a_limit_of_the_jobs_of_its_queue_follows_a_job(api, move, meta, key):
+    limited = {"rate_limit": {"max_per_second": 1}, "meta": meta}
+    move(api, **limited)
+    another = api.pushed(queue="new", **limited)
+
+    given = {job["id"] for job in api.fetch("new", count=10)}
+
+    assert another not in given
+    jobs = Job.objects.filter(queue="new", rate_key__gt="")
+    assert list(jobs.values_list("rate_key", flat=True)) == [key, key]
+    assert jobs.filter(state="active").count() == 1
+
+
+@pytest.mark.parametrize("move", [delete_and_move, retry_elsewhere, forward])
+def test_a_limit_with_a_key_of_its_own_stays(api, move):
+    move(api, rate_limit={"max_per_second": 1, "key": "queue:old"})
+
+    kept = Job.objects.filter(queue="new", rate_key__gt="").values_list("rate_key", flat=True)
+    assert list(kept) == ["queue:old"]
 
 
 def configure(api, queue, **config):
