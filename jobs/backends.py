@@ -242,6 +242,15 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 yield checks.Error(f"{place}: TYPES: {name!r} is no job type.", id="ojs.E013")
             elif not isinstance(path, str) or _load(path) is None:
                 yield checks.Error(f"{place}: {name!r}: {path!r} is no task.", id="ojs.E013")
+        paths = [path for path in types.values() if isinstance(path, str)]
+        for path in sorted({path for path in paths if paths.count(path) > 1}):
+            first, *others = (repr(name) for name, named in types.items() if named == path)
+            yield checks.Warning(
+                f"{place}: TYPES gives the task {path!r} several names. It is enqueued as {first}; "
+                f"workers with --known-types leave jobs of type {', '.join(others)} waiting.",
+                hint="Keep one of the names, once no jobs of the others are left.",
+                id="ojs.W040",
+            )
         if self.options.get("RETRY") is not None:
             try:
                 checked_policy(place, self.options["RETRY"])

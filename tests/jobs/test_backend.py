@@ -414,6 +414,7 @@ def test_the_worker_knows_imported_tasks_by_their_types(shop):
         ({"TYPES": ["a.b"]}, "ojs.E013"),
         ({"TYPES": {"a.b": 5}}, "ojs.E013"),
         ({"TYPES": {5: "tests.shop.tasks.add"}}, "ojs.E013"),
+        ({"TYPES": {"a.b": f"{PATH}.add", "a.c": f"{PATH}.add"}}, "ojs.W040"),
         ({"RETRY": {"max_attempts": -1}}, "ojs.E014"),
         ({"RETRY": 5}, "ojs.E014"),
         ({"RETRY": {"max_atempts": 5}}, "ojs.E014"),
