@@ -145,6 +145,8 @@ def read_structured(document: Any, place: str = "") -> CloudEvent:
             raise wrong_type(name, "string", value)
         if not value and name in REQUIRED:
             raise refuse(name, f"A CloudEvent needs the attribute '{name}'.", validation="required")
+        if not value and name == "subject" and document.get(name) is not None:
+            raise refuse(name, "The 'subject' attribute of a CloudEvent must not be empty.")
         if len(value) > LONGEST:
             raise refuse(name, f"The '{name}' attribute is longer than {LONGEST} characters.")
         texts[name] = value

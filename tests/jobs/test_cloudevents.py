@@ -188,6 +188,16 @@ def test_a_nul_is_refused_however_the_event_is_sent(api, name):
     assert not Job.objects.exists()
 
 
+def test_an_empty_subject_is_refused_however_the_event_is_sent(api):
+    event = STRIPE | {"subject": ""}
+
+    for send in (structured, binary):
+        assert refusal(send(api, event))["details"]["field"] == "subject"
+    (result,) = api.send("jobs", [event], content_type=cloudevents.BATCHED).json()["results"]
+    assert result["error"]["details"]["field"] == "subject"
+    assert structured(api, STRIPE | {"subject": None}).status_code == 201
+
+
 @pytest.mark.parametrize(
     "content_type", [cloudevents.STRUCTURED, cloudevents.BATCHED, "application/openjobspec+json"]
 )
