@@ -179,7 +179,7 @@ class JobViewSet(OJSViewSet):
     def prioritize(self, request: Request, job_id: str) -> Response:
         """Change the priority of a waiting job (OJS priority §8.1)."""
         priority = read_priority(self.read(NewPriority, required=True))
-        change = engine.prioritize(parse_id(job_id), priority)
+        change = engine.prioritize(parse_id(job_id), priority, changed_by=self.caller.name)
         document = full_envelope(change.job, self.caller.project)
         extra = {"id": document["id"], "priority": document["priority"]}
         extra["previous_priority"] = change.previous_priority
@@ -204,7 +204,7 @@ class JobViewSet(OJSViewSet):
 
     def activate(self, request: Request, job_id: str) -> Response:
         """ACTIVATE: release a pending job (OJS HTTP §9.5)."""
-        change = engine.activate(parse_id(job_id))
+        change = engine.activate(parse_id(job_id), activated_by=self.caller.name)
         document = full_envelope(change.job, self.caller.project) | {
             "previous_state": str(change.previous_state),
             "activated_at": format_timestamp(change.job.enqueued_at),

@@ -77,7 +77,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
     return Change(job, previous)
 
 
-def activate(job_id: UUID) -> Change:
+def activate(job_id: UUID, *, activated_by: str = "") -> Change:
     """Make a pending job available (ACTIVATE, OJS HTTP §7.8).
 
     Raises:
@@ -103,12 +103,13 @@ def activate(job_id: UUID) -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        record([first_enqueued(job, time=clock.now())])
+        who = {"activated_by": activated_by} if activated_by else {}
+        record([first_enqueued(job, time=clock.now(), **who)])
         wakeup.notify([job.queue])
     return Change(job, previous)
 
 
-def prioritize(job_id: UUID, priority: int) -> Change:
+def prioritize(job_id: UUID, priority: int, *, changed_by: str = "") -> Change:
     """Change a waiting job's priority; `previous_priority` holds the old one (priority §8.1).
 
     Raises:
@@ -127,6 +128,7 @@ def prioritize(job_id: UUID, priority: int) -> Change:
         if job.priority != priority:
             Job.objects.filter(pk=job_id).update(priority=priority)
             data = {"previous_priority": job.priority, "new_priority": priority}
+            data |= {"changed_by": changed_by} if changed_by else {}
             record([job_event("priority.changed", job, time=clock.now(), data=data)])
         job.refresh_from_db()
     return change

@@ -120,13 +120,13 @@ def discarded_events(
         yield job_event(DEAD_LETTERED, job, **about | {"data": remaining})
 
 
-def first_enqueued(job: Any, *, time: datetime) -> Event:
+def first_enqueued(job: Any, *, time: datetime, **more: Any) -> Event:
     """Build the event for a pending job that becomes available for the first time.
 
     The priority marks a job's first time, as in the statement of PUSH. When a schedule or a backoff
     is over, or an operator retries the job, the event has no priority.
     """
-    data = {"priority": job.priority, PREVIOUS: "pending"}
+    data = {"priority": job.priority, PREVIOUS: "pending"} | more
     return job_event("job.enqueued", job, time=time, data=data)
 
 

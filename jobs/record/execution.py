@@ -191,6 +191,8 @@ def _actor(kind: str, event: Event, data: dict[str, Any], worker: str) -> dict[s
     if event.type == "job.enqueued":
         if data.get("retried"):
             return {"type": "client"}
+        if data.get("activated_by"):
+            return {"type": "client", "id": str(data["activated_by"])}
         if not is_release(event):
             return {"type": "system"}
     error = data.get("error") or data.get("last_error")

@@ -12,7 +12,7 @@ TYPES = {
     "job.scheduled": "A job was enqueued for later, or put off by a rate limit. "
     "`scheduled_at`, `priority`.",
     "job.enqueued": "A job became available: new (`priority`), due, activated, or retried by an "
-    "operator (`retried`). `previous_state` unless it is new or due.",
+    "operator (`retried`). `previous_state` unless it is new or due; `activated_by` if known.",
     "job.started": "A worker claimed it: an attempt begins.",
     "job.heartbeat": "Its visibility timeout began anew. `visible_until`.",
     "job.progress": "Its worker reported progress, at most once a second. `progress_percent`, "
@@ -34,7 +34,7 @@ TYPES = {
     "job.dead_lettered": "It was kept in the dead letter. `total_attempts`, `last_error`, and the "
     "`tenant_id` of its job, while there is one.",
     "job.cancelled": "It was cancelled. `previous_state`; `cancelled_by`, `reason` if known.",
-    "priority.changed": "`previous_priority`, `new_priority`.",
+    "priority.changed": "`previous_priority`, `new_priority`; `changed_by` if known.",
     # Queues (§3.2), bounds
     "queue.created": "A queue was created before its first job.",
     "queue.paused": "A queue hands out no jobs. `paused_by`, `reason`.",

@@ -140,6 +140,7 @@ def test_a_pending_job_has_been_created(api):
     assert alone["events"][0]["data"]["state"] == "pending"
     assert said(both) == ["job.created", "job.state_changed"]
     assert both["events"][1]["data"] == {"from": "pending", "to": "available"}
+    assert both["events"][1]["actor"] == {"type": "client", "id": "history"}
     assert both["total"] == 2
     first = history(api, job_id, limit=1)
     rest = history(api, job_id, limit=1, cursor=first["next_cursor"])

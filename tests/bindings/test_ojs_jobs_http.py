@@ -409,6 +409,22 @@ def test_a_pending_job_is_activated_and_can_be_fetched(api):
     assert [job["id"] for job in api.fetch()] == [job_id]
 
 
+@pytest.mark.django_db
+def test_the_events_of_an_intervention_say_by_whom():
+    api = OJSClient(make_key("on call", scopes=["produce", "ojs:admin:write"])[1])
+    job_id = api.pushed(options={"pending": True})
+
+    api.send(f"jobs/{job_id}/activate")
+    for place, priority in (("jobs", 1), ("admin/jobs", 2)):
+        change, path = {"priority": priority}, f"{V1}/{place}/{job_id}"
+        assert api.patch(path, change, content_type="application/json").status_code == 200
+
+    activated = Event.objects.get(type="job.enqueued").data
+    assert activated["activated_by"] == "on call"
+    changed = Event.objects.filter(type="priority.changed").values_list("data", flat=True)
+    assert [data["changed_by"] for data in changed] == ["on call", "on call"]
+
+
 def test_activating_twice_is_a_conflict(api):
     job_id = api.pushed(options={"pending": True})
     api.send(f"jobs/{job_id}/activate")

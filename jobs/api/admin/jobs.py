@@ -47,7 +47,7 @@ class AdminJobViewSet(AdminViewSet):
         body = self.read(Prioritize, required=True)
         priority = Prioritize.priority.read(body)
         with atomic():
-            change = engine.prioritize(parse_id(job_id), priority)
+            change = engine.prioritize(parse_id(job_id), priority, changed_by=self.caller.name)
             chosen = {"priority": priority}
             self.audit("change_job", [change.job], selection=chosen, reason=reason_of(body))
         extra = {"previous_priority": change.previous_priority}
