@@ -238,6 +238,74 @@ def test_a_post_that_arrives_whole_needs_no_messages(parts, way):
     assert b"HTTP/1.1 200 OK\r\n" in answer and answer.endswith(b"content-length: 2\r\n\r\n{}")
 
 
+class Reader:
+    """An application that reads a request to its end."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.headers: list[Any] = []
+        self.last: Any = None
+
+    async def __call__(self, scope, receive, send):
+        self.headers = scope["headers"]
+        self.has_begun.set()
+        self.last = await receive()
+        while self.last.get("more_body"):
+            self.last = await receive()
+        if self.last["type"] == "http.request":
+            await send({"type": "http.response.start", "status": 200, "headers": LENGTH})
+            await send({"type": "http.response.body", "body": b"{}"})
+
+
+def read_by_parts(first: bytes, *parts: bytes) -> tuple[Reader, bytes]:
+    """Send the first part, and once it is being read, the others; return the answer."""
+
+    async def ask(site):
+        config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: HttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(first)
+            try:
+                await site.has_begun.wait()
+                writer.write(b"".join(parts))
+                return site, await asyncio.wait_for(reader.read(), PATIENCE)
+            finally:
+                writer.close()
+
+    return asyncio.run(ask(Reader()))
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "trailers", [b"X-Many: 1\r\n" * 7_000, b"X-Large: " + b"a" * 70_000], ids=["many", "one"]
+)
+def test_trailers_that_are_too_large_are_refused(trailers):
+    site, answer = read_by_parts(CHUNKED + b"2\r\n{}\r\n0\r\n", trailers)
+
+    assert "follow the request's body" in refusal_in(answer, 431)["message"]
+    assert site.last["type"] == "http.disconnect"
+
+
+def test_a_trailer_is_no_header():
+    trailer = b"X-OJS-Tenant: acme\r\n\r\n"
+    site, answer = read_by_parts(CHUNKED + b"2\r\n{}\r\n", b"0\r\n", trailer)
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"x-ojs-tenant" not in dict(site.headers)
+
+
+def test_a_body_in_very_many_chunks_is_read_to_its_end():
+    _, answer = read_by_parts(CHUNKED, b"1\r\na\r\n" * 70_000, b"0\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
 OFFERS = {
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
     "TLS": b"Connection: upgrade\r\nUpgrade: TLS/1.0\r\n",

@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol, with limits on the head of a request, and a shorter way to the answer.
 
-uvicorn waits for a request's headers for as long as it takes, and keeps all of them. Everything
-after the head has limits of its own (`workers.asgi.bodies`).
+uvicorn waits for a request's headers for as long as it takes, and keeps all of them. Bodies have
+limits of their own (`workers.asgi.bodies`), but those see nothing of the trailers after a chunked
+body, which uvicorn would add to the headers.
 
 It also drops the body of a request that offers to upgrade the connection, and does not answer a
 WebSocket handshake that it cannot read. Here, only a WebSocket handshake upgrades a connection.
@@ -45,6 +46,7 @@ MOST = 64 * 1024
 CLOSE = b"connection: close\r\n"
 LATE = "The request's headers were not complete after {limit:g} s."
 LARGE = f"The request's headers are larger than {MOST} bytes."
+LONG_END = f"More than {MOST} bytes follow the request's body without ending the request."
 LONG = f"The request's URL is too long: with the headers, it may have {MOST} bytes."
 NO_HANDSHAKE = "This is no WebSocket handshake that can be read: {problem}."
 UNREADABLE = "Invalid HTTP request received."
@@ -80,6 +82,11 @@ class HttpProtocol(HttpToolsProtocol):
         """Those of them in a read that also has an earlier request."""
         self._read = 0
         """Bytes of this read."""
+        self._is_in_body = False
+        self._has_body = False
+        """Something of a body was in this read."""
+        self._bare = 0
+        """Bytes of the reads in which nothing of the body was: trailers, as a rule."""
         self._deadline: asyncio.TimerHandle | None = None
         # Asked of the class: a middleware that stands for the application must see every request.
         has_answer = hasattr(type(self.app), "answer_whole") and not self.access_log
@@ -102,6 +109,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._read = len(data)
         self._is_reading = True
+        self._has_body = False
         self._parse(data)
         self._is_reading = False
         if self._is_socket:
@@ -109,6 +117,11 @@ class HttpProtocol(HttpToolsProtocol):
         begun, self._begun = self._begun, None
         if begun is not None:
             self._start_asgi_task(begun, self.app)
+        if self._is_in_body:
+            self._bare = 0 if self._has_body else self._bare + len(data)
+            if self._bare > MOST:
+                self._refuse_trailers()
+                return
         if self._is_in_head:
             self._held += len(data)
             if is_in_body or self.cycle is not earlier:
@@ -174,8 +187,22 @@ class HttpProtocol(HttpToolsProtocol):
         self._held = self._shared = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer does not become a header (RFC 9110 §6.5.1).
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._has_body = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_body = False
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        self._is_in_head, self._is_in_body = False, True
+        self._has_body, self._bare = True, 0
         self._drop_deadline()
         # The first is quick, and enough for the usual request.
         if self._held + self._read > MOST and self._is_large():
@@ -265,6 +292,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(InvalidRequest(LONG), HTTPStatus.REQUEST_URI_TOO_LONG)
         else:
             self._refuse(InvalidRequest(LARGE), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _refuse_trailers(self) -> None:
+        if self.cycle is not None and self.cycle.response_started:
+            self.transport.close()
+        else:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._refuse(InvalidRequest(LONG_END), status)
 
     def _refuse(self, problem: OJSError, status: HTTPStatus | None = None) -> None:
         # Imports models, but the application has been loaded by now.
