@@ -128,8 +128,8 @@ def prioritize(job_id: UUID, priority: int, *, changed_by: str = "") -> Change:
         if job.priority != priority:
             Job.objects.filter(pk=job_id).update(priority=priority)
             data = {"previous_priority": job.priority, "new_priority": priority}
-            data |= {"changed_by": changed_by} if changed_by else {}
-            record([job_event("priority.changed", job, time=clock.now(), data=data)])
+            who = {"changed_by": changed_by} if changed_by else {}
+            record([job_event("priority.changed", job, time=clock.now(), data=data | who)])
         job.refresh_from_db()
     return change
 
