@@ -30,7 +30,7 @@ from ..errors import (
 )
 from ..http.base import OJSViewSet
 from ..http.errors import error_document
-from ..http.rates import show_rate_of_tenants
+from ..http.rates import show_pressure, show_rate_of_tenants
 from ..http.request import Request
 from ..models import BulkRequest
 from ..record.events import bulk_event, record
@@ -68,18 +68,21 @@ class BulkViewSet(OJSViewSet):
             raise BatchTooLarge(len(documents), ojs_settings.MAX_BULK)
         whole = Bulk.atomicity.read(body) == "atomic"
         projects: set[str] = set()
+        stored: list[NewJob] = []
         response = self._answered(
-            "enqueue", body, lambda: self._enqueue(documents, whole, projects)
+            "enqueue", body, lambda: self._enqueue(documents, whole, projects, stored)
         )
+        show_pressure(response, stored)
         show_rate_of_tenants(response, projects)
         return response
 
     def _enqueue(
-        self, documents: list[Any], whole: bool, projects: set[str]
+        self, documents: list[Any], whole: bool, projects: set[str], stored: list[NewJob]
     ) -> tuple[int, dict[str, Any]]:
         """
         Args:
             projects: gets those of the jobs.
+            stored: gets the jobs that were enqueued.
         """
         now = clock.now()
         done: Stored = {}
@@ -105,6 +108,8 @@ class BulkViewSet(OJSViewSet):
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
             failed = len(documents)
+        else:
+            stored += [result for result in done.values() if isinstance(result, NewJob)]
         items = [self._item(index, done[index], undone=whole and bool(failed)) for index in done]
         total = len(documents)
         report = {"total": total, "succeeded": total - failed, "failed": failed}

@@ -7,7 +7,7 @@ limiting §10.4). Answers to which none applies have none, and cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from .. import engine
@@ -19,13 +19,18 @@ from .verbs import show_rate
 
 def show_limits_of(response: Any, jobs: Sequence[NewJob]) -> None:
     """Add the headers to the answer to an enqueue of these jobs."""
+    show_pressure(response, jobs)
+    _show_rate_of(response, jobs)
+
+
+def show_pressure(response: Any, jobs: Iterable[NewJob]) -> None:
+    """Add the headers of the fullest queue that is nearly full."""
     pressed = [job.pressure for job in jobs if job.pressure is not None]
     if pressed:
         depth, bound = max(pressed, key=lambda pair: pair[0] / pair[1])
         response["X-OJS-Queue-Depth"] = str(depth)
         response["X-OJS-Queue-Bound"] = str(bound)
         response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
-    _show_rate_of(response, jobs)
 
 
 def _show_rate_of(response: Any, jobs: Sequence[NewJob]) -> None:

@@ -90,6 +90,22 @@ def test_more_jobs_than_the_queue_may_hold_are_not_worth_a_retry_or_a_wait(api, 
     assert event_types().count("backpressure.rejected") == 1
 
 
+@pytest.mark.parametrize("atomicity", ["atomic", "partial"])
+def test_the_answer_to_a_bulk_enqueue_warns_of_the_fullest_queue(api, atomicity):
+    bound(api, max_depth=4, warning_threshold=0.5)
+    mail = {"type": "a.b", "args": [], "options": {"queue": "mail"}}
+    other = {"type": "a.b", "args": []}
+
+    def enqueued(*jobs):
+        return api.send("jobs/bulk", {"jobs": jobs, "atomicity": atomicity})
+
+    replies = [enqueued(mail, mail), enqueued(other, mail), enqueued(mail), enqueued(mail)]
+
+    pressures = [reply.headers.get("X-OJS-Queue-Pressure") for reply in replies]
+    assert pressures == [None, "0.75", "1.00", None]
+    assert replies[-1].status_code == 422, "it is full"
+
+
 def test_near_the_bound_the_answer_warns_and_says_so_once(api):
     bound(api, max_depth=4, warning_threshold=0.5)
 
