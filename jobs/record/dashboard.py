@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from ..models import Job, JobError, QueueSample
 from ..models.job import DUE_STATES
 from ..models.querysets import JobQuerySet
 from ..spec.lifecycle import State
-from ..store.database import connection
+from ..store.database import connection, is_postgresql
 
 MOST_COUNTED = 500
 """Available jobs of one queue that are counted while the page is being loaded."""
@@ -154,6 +155,52 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
         if state in depth.capped:
             _add_sample(depth, State(state), jobs, since)
     return found
+
+
+# The jobs that a fetch would look at first: those that no worker takes come to the front.
+PROJECTS = """
+    SELECT queue.name, (
+           SELECT {list}({pair}(project, since))
+             FROM (SELECT project, min(enqueued_at) AS since
+                     FROM (SELECT project, enqueued_at
+                             FROM ojs_jobs_job AS job
+                            WHERE job.queue = queue.name AND job.state = 'available'
+                         ORDER BY rate_key, priority DESC, enqueued_at, id
+                            LIMIT {most}) AS first
+                 GROUP BY project) AS waiting)
+      FROM ojs_jobs_queue AS queue
+     WHERE queue.name IN ({names})
+"""
+
+
+def waiting_by_project(queues: Collection[str]) -> dict[str, dict[str, datetime]]:
+    """Return since when the oldest available job of each project has been waiting in each of
+    `queues`, among the first `MOST_COUNTED`; the empty text stands for no project."""
+    if not queues:
+        return {}
+    lists = ("json_group_array", "json_array")
+    if is_postgresql():
+        lists = ("json_agg", "json_build_array")
+    names = ", ".join(["%s"] * len(queues))
+    statement = PROJECTS.format(list=lists[0], pair=lists[1], most=MOST_COUNTED, names=names)
+    found: dict[str, dict[str, datetime]] = {}
+    for name, pairs in _rows(statement, list(queues)):
+        pairs = json.loads(pairs) if isinstance(pairs, str) else pairs
+        since = {project: moment_of(text) for project, text in pairs or ()}
+        found[name] = {project: moment for project, moment in since.items() if moment}
+    return found
+
+
+def next_of(queue: str) -> Job | None:
+    """Return the job that a fetch from this queue would look at first.
+
+    It is looked for among the first `MOST_COUNTED` in the order of the index, which has jobs
+    without a rate limit first.
+    """
+    waiting = Job.objects.filter(queue=queue, state=State.AVAILABLE)
+    first = waiting.order_by("rate_key", "-priority", "enqueued_at", "pk").values("pk")
+    found = Job.objects.unexpired().filter(pk__in=first[:MOST_COUNTED])
+    return found.defer("args", "meta").order_by("-priority", "enqueued_at", "pk").first()
 
 
 def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:

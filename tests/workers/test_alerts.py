@@ -24,7 +24,7 @@ from workers.alerts import delivery, evaluation, problems, situation, watch
 from workers.alerts.quiet_hours import is_quiet
 from workers.alerts.situation import Situation
 from workers.chores import reaper
-from workers.models import Alert, AlertNotification, AlertRule, Reaper
+from workers.models import Alert, AlertNotification, AlertRule, Reaper, Worker
 
 pytestmark = pytest.mark.django_db
 
@@ -495,3 +495,58 @@ def test_old_alerts_and_notifications_are_deleted():
     assert evaluation.prune() > 0
 
     assert not Alert.objects.exists() and not AlertNotification.objects.exists()
+
+
+# Who serves a queue
+
+
+@pytest.mark.parametrize("directive", ["quiet", "terminate"])
+def test_a_worker_with_an_order_to_stop_serves_no_queue(directive):
+    rule()
+    waiting()
+    worker = WorkerFactory(queues=["mail"], concurrency=4)
+    assert checked() == []
+    assert Situation().capacity == 4
+
+    Worker.objects.filter(pk=worker.pk).update(directive=directive)
+
+    assert checked() == ["Began: Jobs wait in “mail”, and no live worker serves it."]
+    assert Situation().capacity == 0
+
+
+def test_a_resumed_worker_serves_its_queues_again():
+    waiting()
+    WorkerFactory(queues=["mail"], state="quiet", directive="running")
+
+    assert Situation().unserved(Situation().queues) == []
+
+
+def test_a_worker_of_a_project_serves_only_its_jobs():
+    rule()
+    QueueFactory(name="mail")
+    WorkerFactory(queues=["mail"], project="beta")
+    JobFactory(queue="mail", project="beta", created_at=ago(90))
+    assert checked() == []
+
+    JobFactory(queue="mail", project="acme", created_at=ago(60))
+    assert checked() == [
+        "Began: Jobs of the project “acme” wait in “mail”, and no live worker serves them."
+    ]
+    WorkerFactory(queues=["mail"], project="acme")
+    assert [title.partition(":")[0] for title in checked()] == ["Ended"]
+    waiting()
+    assert checked() == [
+        "Began: Jobs without a project wait in “mail”, and no live worker serves them."
+    ]
+
+
+def test_only_the_wait_of_the_jobs_that_nobody_serves_counts():
+    QueueFactory(name="mail")
+    WorkerFactory(queues=["mail"], project="beta")
+    JobFactory(queue="mail", project="beta", created_at=ago(7200))
+    JobFactory(queue="mail", project="acme", created_at=ago(60))
+
+    assert found("unserved_queues", limits={"seconds": 3600}) == []
+    assert found("unserved_queues", limits={"seconds": 30}) == [
+        "Jobs of the project “acme” wait in “mail”, and no live worker serves them."
+    ]

@@ -312,11 +312,21 @@ def _waits_of(terms: Terms, queues: Mapping[str, Any]) -> dict[Any, timedelta]:
     ),
 )
 def unserved_queues(situation: Situation, terms: Terms) -> Iterator[Problem]:
-    for row in _rows(situation, terms):
-        if row.wait is not None and not row.workers and row.wait >= terms.seconds("seconds"):
+    for row, wait, project in situation.unserved(_rows(situation, terms)):
+        if wait < terms.seconds("seconds"):
+            continue
+        if project is None:
             text = _("Jobs wait in “%(queue)s”, and no live worker serves it.")
-            link = Link(type(row.queue), row.queue.pk)
-            yield Problem(row.queue.pk, text % {"queue": row.queue.name}, link)
+        elif project:
+            text = _(
+                "Jobs of the project “%(project)s” wait in “%(queue)s”, and no live worker serves "
+                "them."
+            )
+        else:
+            text = _("Jobs without a project wait in “%(queue)s”, and no live worker serves them.")
+        link = Link(type(row.queue), row.queue.pk)
+        about = {"queue": row.queue.name, "project": project}
+        yield Problem(row.queue.pk, text % about, link)
 
 
 @kind(

@@ -17,7 +17,7 @@ from jobs.spec.lifecycle import State
 from jobs.store import clock
 from jobs.store.expressions import Parsed, as_text
 
-from ..fleet.condition import Condition, condition, in_hand
+from ..fleet.condition import condition, in_hand, is_given_jobs
 from ..liveness import reapers
 from ..models import Worker, places
 
@@ -35,7 +35,7 @@ class QueueRow:
     queue: Queue
     depth: dashboard.Depth
     workers: int
-    """Running workers that fetch from it."""
+    """Workers that fetch from it, and are given jobs."""
 
     @property
     def wait(self) -> timedelta | None:
@@ -53,11 +53,23 @@ class Member(NamedTuple):
     """A worker of the fleet."""
 
     condition: str
+    is_given_jobs: bool
+    project: str
     concurrency: int | None
     in_hand: int
     died_at: datetime | None
     queues: list[str]
     job_versions: dict[str, list[int | None]]
+
+
+class Unserved(NamedTuple):
+    """A queue in which jobs wait that no live worker serves."""
+
+    row: Any
+    wait: timedelta
+    """How long the oldest of these jobs has been waiting."""
+    project: str | None
+    """Their project, if there are workers for jobs of other projects; empty for jobs without."""
 
 
 class Situation:
@@ -82,17 +94,22 @@ class Situation:
         workers = Worker.objects.filter(
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
         )
-        annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
-        annotated = annotated.annotate(reaper_seen=Subquery(reapers.newest()))
-        read = ("reaper_seen", "condition", "concurrency", "in_hand", "died_at")
+        annotated = workers.annotate(in_hand=in_hand()).annotate(
+            condition=condition(),
+            is_given_jobs=is_given_jobs(),
+            reaper_seen=Subquery(reapers.newest()),
+        )
+        read = (
+            *("reaper_seen", "condition", "is_given_jobs", "project"),
+            *("concurrency", "in_hand", "died_at"),
+        )
         texts = as_text("queues"), as_text("job_versions")
         parsed = Parsed()
         members = []
         rows = annotated.order_by().values_list(*read, *texts)
-        for seen, state, concurrency, busy, died_at, queues, versions in rows:
+        for seen, *figures, queues, versions in rows:
             self._seen_with_fleet = seen
-            placed = parsed[queues], parsed[versions] or {}
-            members.append(Member(state, concurrency, busy, died_at, *placed))
+            members.append(Member(*figures, parsed[queues], parsed[versions] or {}))
         return members
 
     @cached_property
@@ -117,19 +134,46 @@ class Situation:
         return [self.row(queue, depths[queue.pk], workers[queue.pk]) for queue in found]
 
     @cached_property
-    def _serving(self) -> dict[str, list[dict[str, list[int | None]]]]:
-        """What each running worker declared about versions, by the queues that it fetches from."""
-        found: dict[str, list[dict[str, list[int | None]]]] = defaultdict(list)
+    def _serving(self) -> dict[str, list[Member]]:
+        """The workers that are given jobs, by the queues that they fetch from."""
+        found: dict[str, list[Member]] = defaultdict(list)
         for member in self.fleet:
-            if member.condition == Condition.RUNNING:
+            if member.is_given_jobs:
                 for name in set(member.queues):
-                    found[name].append(member.job_versions)
+                    found[name].append(member)
         return found
 
     def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
-        """What each running worker that fetches from the queue declared; empty where it takes all
-        versions of all types (OJS job versioning §8.1)."""
-        return self._serving.get(queue, [])
+        """What each worker that gets jobs of the queue declared; empty where it takes all versions
+        of all types (OJS job versioning §8.1)."""
+        return [member.job_versions for member in self._serving.get(queue, ())]
+
+    def unserved(self, rows: Iterable[Any]) -> list[Unserved]:
+        """Those of these queues in which jobs wait that no live worker serves.
+
+        A worker of a project serves only the jobs of that project.
+        """
+        waiting = [row for row in rows if row.wait is not None]
+        projects = {
+            row.queue.pk: {member.project for member in self._serving.get(row.queue.pk, ())}
+            for row in waiting
+        }
+        partly = [name for name, served in projects.items() if served and "" not in served]
+        since = dashboard.waiting_by_project(partly)
+        found = []
+        for row in waiting:
+            name = row.queue.pk
+            left = {
+                project: moment
+                for project, moment in since.get(name, {}).items()
+                if project not in projects[name]
+            }
+            if not projects[name]:
+                found.append(Unserved(row, row.wait, None))
+            elif left:
+                oldest = min(left, key=lambda project: left[project])
+                found.append(Unserved(row, clock.now() - left[oldest], oldest))
+        return found
 
     @property
     def busy(self) -> int:
@@ -137,12 +181,8 @@ class Situation:
 
     @property
     def capacity(self) -> int:
-        """How many jobs the running workers run at once."""
-        return sum(
-            places(member.concurrency)
-            for member in self.fleet
-            if member.condition == Condition.RUNNING
-        )
+        """How many jobs the workers that are given jobs run at once."""
+        return sum(places(member.concurrency) for member in self.fleet if member.is_given_jobs)
 
 
 def _looked_at() -> list[Queue]:

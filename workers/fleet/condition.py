@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
@@ -17,7 +28,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.models import Job
 
 from ..lifecycle import WorkerState
-from ..models.querysets import SILENT
+from ..models.querysets import MAY_FETCH, SILENT
 
 
 class Condition(models.TextChoices):
@@ -47,6 +58,14 @@ def in_hand() -> Any:
         .values("jobs")
     )
     return Coalesce(Subquery(held, output_field=IntegerField()), 0)
+
+
+def is_given_jobs() -> Any:
+    """Whether a worker is heard, and gets jobs when it fetches: `WorkerQuerySet.given_jobs`.
+
+    Its condition does not say: a running worker may have an order that it has not received.
+    """
+    return ExpressionWrapper(MAY_FETCH & ~SILENT, output_field=models.BooleanField())
 
 
 def condition() -> Any:

@@ -298,10 +298,11 @@ def convergence(action_id: int) -> Convergence:
 
 
 def serving(without: Collection[str] = ()) -> list[Worker]:
-    """Workers that are heard, are running and are to stay so."""
-    running: Any = Worker.objects.heard().filter(
-        state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)
-    )
+    """Workers that are heard, are running and are to stay so.
+
+    Not those that were just resumed: they are given jobs, but may not know it yet.
+    """
+    running: Any = Worker.objects.given_jobs().filter(state=WorkerState.RUNNING)
     rows = running.only("pk", "queues", "concurrency", "labels", "registered_at", "project")
     return [worker for worker in rows if worker.pk not in without]
 

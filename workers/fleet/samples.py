@@ -10,7 +10,7 @@ from jobs.store import clock
 
 from ..lifecycle import WorkerState
 from ..models import FleetSample, Worker
-from ..models.querysets import SILENT
+from ..models.querysets import MAY_FETCH, SILENT
 
 STATES = ["running", "quiet", "terminate", "silent"]
 
@@ -24,7 +24,7 @@ def sample() -> int:
     found = Worker.objects.live().aggregate(
         **states,
         silent=Count("pk", filter=SILENT),
-        capacity=Coalesce(Sum("concurrency", filter=Q(state=WorkerState.RUNNING)), 0),
+        capacity=Coalesce(Sum("concurrency", filter=MAY_FETCH & ~SILENT), 0),
     )
     minute = rollup.floor(clock.now(), rollup.MINUTE)
     names = [*STATES, "capacity"]

@@ -27,6 +27,16 @@ left is silent as well.
 """
 
 
+MAY_FETCH = Q(state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)) | Q(
+    state=WorkerState.QUIET, directive=WorkerState.RUNNING
+)
+"""Gets jobs when it fetches: it is not quiet or terminating, nor asked to be (§6.6).
+
+For a loaded instance, use `Worker.may_fetch`, as the fetch gate does. On PostgreSQL, the gate is a
+statement of its own, `workers/store/postgres/gate.sql`.
+"""
+
+
 def is_late() -> Q:
     """Not heard for two of the heartbeat intervals that workers are given."""
     return Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
@@ -48,6 +58,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
     def heard(self) -> WorkerQuerySet:
         """Live workers that are not silent."""
         return self.live().exclude(SILENT)
+
+    def given_jobs(self) -> WorkerQuerySet:
+        """Workers that are heard, and get jobs when they fetch."""
+        return self.heard().filter(MAY_FETCH)
 
     def late(self) -> WorkerQuerySet:
         """Live workers that missed two heartbeats or more."""

@@ -120,6 +120,7 @@ class Worker(models.Model):
 
     @property
     def may_fetch(self) -> bool:
+        """Whether it gets jobs when it fetches; see `querysets.MAY_FETCH`."""
         return self.desired_state == WorkerState.RUNNING
 
     def silence_at(self, now: datetime) -> dict[str, Any] | None:
