@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import may_see, redact_quotes
 from ..engine import progress_of
-from ..models import Job, Queue
+from ..models import Job
 from ..spec.envelope import ERROR_FIELDS, due_at, envelope
 from ..spec.lifecycle import State
 from ..spec.versions import version_text
@@ -40,7 +40,7 @@ from .lineage import lineage
 from .notices import maintenance_now
 from .search import HELP
 from .timeline import bar, timeline
-from .why import Reason, why
+from .why import in_words, why
 
 OPTIONAL = {
     "project": "project",
@@ -206,7 +206,7 @@ class JobPages(ReadOnlyModelAdmin):
         context["lineage"] = lineage(job, self.admin_site.name)
         job.maintenance = maintenance_now(request)
         context["why"] = why(job)
-        context["reasons"] = self._reasons(request, context["why"])
+        context["reasons"] = in_words(context["why"], self.admin_site, request)
         if may_copy(request, job):
             context["copy_url"] = display.admin_url(
                 self.admin_site.name, "ojs_jobs_job", "copy", job.pk
@@ -215,19 +215,6 @@ class JobPages(ReadOnlyModelAdmin):
             model = f"ojs_jobs_{self.opts.model_name}"
             context["clear_url"] = display.admin_url(self.admin_site.name, model, "clear", job.pk)
         return super().render_change_form(request, context, *args, **kwargs)
-
-    def _reasons(self, request: HttpRequest, texts: list[str]) -> list[tuple[str, str, Any]]:
-        """Why it is not running: the text, a page about it, and the queue to resume, if any."""
-        queues = self.admin_site._registry.get(Queue)
-        may_resume = queues is not None and "resume" in queues.get_actions(request)
-        return [
-            (
-                str(text),
-                text.url(self.admin_site, request) if isinstance(text, Reason) else "",
-                getattr(text, "resumes", None) if may_resume else None,
-            )
-            for text in texts
-        ]
 
     # Columns
 

@@ -27,6 +27,8 @@ from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
+from .notices import maintenance_now
+from .why import in_words, why
 
 
 class PauseForm(ReasonForm):
@@ -96,6 +98,7 @@ class QueueAdmin(OJSModelAdmin):
     search_fields = ("name",)
     ordering = ("name",)
     sortable_by = ("name",)
+    change_form_template = "admin/ojs/queue.html"
     actions = ("pause", "resume", "purge")
     buttons: ClassVar[dict[str, Any]] = {
         "pause": _("Pause"),
@@ -153,6 +156,30 @@ class QueueAdmin(OJSModelAdmin):
             self.add_figures([queue])
         return queue
 
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        queue = kwargs.get("obj")
+        job = dashboard.next_of(queue.pk) if queue is not None else None
+        # The reasons name its type and its limits.
+        jobs = display.page_url(self.admin_site, request, Job, "changelist")
+        if job is not None and jobs:
+            job.in_queue, job.maintenance = queue, maintenance_now(request)
+            context["reasons"] = in_words(why(job), self.admin_site, request)
+            context["next_job"] = display.link(
+                display.page_url(self.admin_site, request, Job, "change", job.pk),
+                f"{job.type} {display.short(str(job.pk))}",
+            )
+            context["workers_url"] = self._workers_url(request, queue)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _workers_url(self, request: HttpRequest, queue: Queue) -> str:
+        """The list of the workers that serve it, if there is one that this user may view."""
+        if not request.user.has_perm("ojs_workers.view_worker"):
+            return ""
+        url = display.admin_url(self.admin_site.name, "ojs_workers_worker", "changelist")
+        return f"{url}?{urlencode({'queue': queue.pk})}" if url else ""
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         # Only what was edited: the queue may have been paused since the form was shown.
         changed = {name: form.cleaned_data[name] for name in form.changed_data}
@@ -177,9 +204,13 @@ class QueueAdmin(OJSModelAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, queue: Queue) -> SafeString:
         if not queue.is_paused:
+            chip = display.chip("active")
             if queue.is_draining:
-                return display.chip("paused", gettext("draining"))
-            return display.chip("active")
+                chip = display.chip("paused", gettext("draining"))
+            if queue.concurrency != 0:
+                return chip
+            nothing = gettext("its limit is 0: nothing is fetched")
+            return format_html('{} <span class="ojs-quiet">{}</span>', chip, nothing)
         return format_html(
             '{} <span class="ojs-quiet">{}</span>',
             display.chip("paused", gettext("paused")),

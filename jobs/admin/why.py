@@ -6,6 +6,7 @@ Other apps can add reasons with `reason`, as the workers' app does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Q
@@ -14,8 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..engine import maintenance as modes
+from ..engine import tenants
 from ..engine.limits import QUEUE_KEY, rooms
-from ..models import CronJob, CronRun, Dependency, Job, Maintenance, Queue
+from ..models import CronJob, CronRun, Dependency, Job, Maintenance, Queue, Tenant
 from ..spec.lifecycle import WAITING, State
 from ..store import clock
 from .display import absolute, distance, page_url
@@ -60,6 +62,11 @@ def reason(source: Source) -> Source:
     return source
 
 
+last_served: list[Callable[[Any], datetime | None]] = []
+"""Returns when a worker that serves a job was last given one, if that is known. Set by the app that
+knows workers."""
+
+
 def why(job: Any) -> list[str]:
     """Return what keeps a waiting job from running; empty for one that runs or has finished.
 
@@ -68,7 +75,41 @@ def why(job: Any) -> list[str]:
     if job.state not in WAITING:
         return []
     found = [text for source in _sources for text in source(job)]
-    return found or [_("Nothing is in its way: the next fetch takes it.")]
+    return found or [_nothing(job)]
+
+
+def _nothing(job: Any) -> str:
+    """What is said of a job that could be fetched now, if a worker asked."""
+    served = max((at for find in last_served if (at := find(job)) is not None), default=None)
+    if served is None:
+        return _("Nothing known is in its way: it waits for a worker of its queue to fetch.")
+    text = _(
+        "Nothing is in its way: the next fetch takes it. A worker of its queue was last given a "
+        "job %(distance)s."
+    )
+    return text % {"distance": distance(served)}
+
+
+def in_words(texts: Iterable[str], site: Any, request: Any) -> list[tuple[str, str, Any]]:
+    """Return reasons for a page: each text, a page about it, and the queue to resume, if any."""
+    queues = site._registry.get(Queue)
+    may_resume = queues is not None and "resume" in queues.get_actions(request)
+    return [
+        (
+            str(text),
+            text.url(site, request) if isinstance(text, Reason) else "",
+            getattr(text, "resumes", None) if may_resume else None,
+        )
+        for text in texts
+    ]
+
+
+def queue_of(job: Any) -> Queue | None:
+    """The queue of a job, read once for all reasons."""
+    if not hasattr(job, "in_queue"):
+        job.in_queue = Queue.objects.filter(pk=job.queue).first()
+    queue: Queue | None = job.in_queue
+    return queue
 
 
 @reason
@@ -140,7 +181,7 @@ def maintenance(job: Any) -> Iterator[str]:
 
 @reason
 def held_up_in_its_queue(job: Any) -> Iterator[str]:
-    queue = Queue.objects.filter(pk=job.queue).first()
+    queue = queue_of(job)
     if queue is None:
         return
     if queue.is_paused:
@@ -158,6 +199,21 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
             if not queue.concurrency:
                 text = _("The queue's limit is 0: none of its jobs starts.")
             yield Reason(text % {"active": active, "limit": queue.concurrency}, queue)
+
+
+@reason
+def tenant_limited(job: Any) -> Iterator[str]:
+    """Its project has as many active jobs as it may (OJS multi-tenancy §8)."""
+    for name, most in tenants.most_active([job.project] if job.project else []).items():
+        active = tenants.active_jobs([name])[name]
+        if active >= most:
+            text = _("The limit of the tenant “%(tenant)s” is 0: none of its jobs starts.")
+            if most:
+                text = _(
+                    "The limit of the tenant “%(tenant)s” is reached: %(active)d of %(limit)d "
+                    "jobs are active."
+                )
+            yield Reason(text % {"tenant": name, "active": active, "limit": most}, Tenant(pk=name))
 
 
 @reason

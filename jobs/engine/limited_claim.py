@@ -19,13 +19,13 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from ..access.projects import scope_to
 from ..errors import InvalidRequest
 from ..models import Event as EventRow
-from ..models import Job, Queue, RateLimit, Tenant
+from ..models import Job, Queue, RateLimit
 from ..models.querysets import JobQuerySet
 from ..record.events import PREVIOUS, job_event, partition_event, record
 from ..spec import rate_policy
@@ -41,6 +41,7 @@ from . import pool_rules, turns
 from .ends import discard_waiting
 from .flow import ending
 from .limits import QUEUE_KEY, keys_waiting, make_known, running_jobs
+from .tenants import active_jobs, most_active
 
 BATCH = 100
 LOOKED_AT = 1_000
@@ -309,17 +310,13 @@ def _tenants(queue: Queue, request: ClaimRequest) -> dict[str, int]:
 
 def _tenant_rooms(tenants: set[str]) -> dict[str, int]:
     """Lock the tenants that have a limit; return how many of their jobs may start now."""
-    rows = Tenant.objects.filter(pk__in=tenants, max_concurrency__isnull=False)
-    limits = dict(rows.values_list("pk", "max_concurrency"))
+    limits = most_active(tenants)
     if not limits:
         return {}
     # Not their rows, which enqueues lock before those of queues.
     store().lock_keys({_lock_of(name) for name in limits})
-    # `reserved_for` lets PostgreSQL use the partial index on held jobs.
-    active = Job.objects.active().filter(project__in=list(limits), reserved_for__isnull=False)
-    counted = active.order_by().values_list("project").annotate(jobs=Count("pk"))
-    running = dict(counted)
-    return {name: most - running.get(name, 0) for name, most in limits.items()}
+    running = active_jobs(limits)
+    return {name: most - running[name] for name, most in limits.items()}
 
 
 def _lock_of(tenant: str) -> int:

@@ -8,11 +8,13 @@ of other tenants cost nothing, and a new limit is in force at once, in every pro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
+from django.db.models import Count
 
 from ..access.projects import scope_to
 from ..conf import ojs_settings
@@ -157,6 +159,18 @@ def waiting(tenant: str, most: int, indexes: Sequence[dict[str, Any]] = WAITING)
         rows = scope_to(Job.objects.filter(**index), tenant).values("pk")
         count += rows[: most - count].count() if count < most else 0
     return count
+
+
+def most_active(names: Collection[str]) -> dict[str, int]:
+    """Return how many jobs of each of these tenants may be active; none for one without a limit."""
+    rows = Tenant.objects.filter(pk__in=names, max_concurrency__isnull=False)
+    return dict(rows.values_list("pk", "max_concurrency"))
+
+
+def active_jobs(names: Collection[str]) -> Counter[str]:
+    """Return how many jobs of each of these tenants are active, in all queues together."""
+    held = Job.objects.filter(**HELD, project__in=list(names)).order_by().values_list("project")
+    return Counter(dict(held.annotate(jobs=Count("pk"))))
 
 
 def remaining(tenant: str) -> tuple[int, int, datetime] | None:

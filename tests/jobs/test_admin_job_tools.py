@@ -327,6 +327,9 @@ def test_a_download_takes_the_permission_to_look():
 # Why is it not running?
 
 
+CLEAR = "Nothing known is in its way: it waits for a worker of its queue to fetch."
+
+
 def why(client, **traits):
     return page_of(client, JobFactory(**traits)).context["why"]
 
@@ -354,7 +357,7 @@ def test_a_full_queue_and_busy_workers_are_shown(admin_client):
 
     assert why(admin_client, queue="mail") == [
         "The queue's limit is reached: 1 of 1 jobs are active.",
-        "All 1 workers that serve “mail” are busy.",
+        "The only worker that takes it from “mail” is busy.",
     ]
 
 
@@ -417,21 +420,21 @@ def test_a_run_that_waits_for_earlier_ones_says_so(admin_client):
 def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
     WorkerFactory(queues=["default"], capabilities=["gpu"], job_types=["email.send"])
 
-    assert why(admin_client, needs=["gpu"]) == ["Nothing is in its way: the next fetch takes it."]
+    assert why(admin_client, needs=["gpu"]) == [CLEAR]
     assert why(admin_client, needs=["gpu", "eu"], created_at=ago(900)) == [
-        "None of the 1 running workers of “default” can do what it needs: gpu, eu."
+        "The only running worker of “default” cannot do what it needs: gpu, eu."
     ]
     assert why(admin_client, type="video.cut", created_at=ago(1800)) == [
-        "None of the 1 running workers of “default” takes “video.cut”."
+        "The only running worker of “default” does not take “video.cut”."
     ]
 
 
 def test_workers_of_another_project_do_not_serve_it(admin_client):
     WorkerFactory(queues=["default"], project="other")
 
-    for owner in ("acme", ""):
-        assert why(admin_client, project=owner, created_at=ago(9), queue="default")[-1] == (
-            "No live worker serves the queue “default”."
+    for owner, whose in (("acme", "the project “acme”"), ("", "jobs without a project")):
+        assert why(admin_client, project=owner, created_at=ago(9), queue="default")[-1].startswith(
+            f"No live worker serves the queue “default” for {whose}: those that serve it are for "
         )
 
 
@@ -440,12 +443,10 @@ def test_workers_with_another_spec_of_its_type_are_no_help(admin_client):
     worker = WorkerFactory(queues=["default"], protocol="rota", specs={"video.cut": "v1"})
 
     assert why(admin_client, type="video.cut") == [
-        "None of the 1 running workers of “default” takes “video.cut”."
+        "The only running worker of “default” does not take “video.cut”."
     ]
     Worker.objects.filter(pk=worker.pk).update(specs={"video.cut": "v2"})
-    assert why(admin_client, type="video.cut", created_at=ago(9)) == [
-        "Nothing is in its way: the next fetch takes it."
-    ]
+    assert why(admin_client, type="video.cut", created_at=ago(9)) == [CLEAR]
 
 
 def test_a_rate_limit_that_is_reached_is_named(api, admin_client):
@@ -498,7 +499,7 @@ def test_maintenance_keeps_every_job(admin_client):
 def test_a_job_with_nothing_before_it_is_next(admin_client):
     WorkerFactory(queues=["default"])
 
-    assert why(admin_client) == ["Nothing is in its way: the next fetch takes it."]
+    assert why(admin_client) == [CLEAR]
 
 
 # Its timeline

@@ -168,9 +168,9 @@ def test_a_job_that_no_worker_takes_says_why_it_waits():
     job = JobFactory(type="t", version_number=read_versions("2.0").least)
     WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
 
-    assert why(job) == ["None of the 1 running workers of “default” takes version 2.0 of “t”."]
+    assert why(job) == ["The only running worker of “default” does not take version 2.0 of “t”."]
     WorkerFactory(queues=["default"])
-    assert why(job) == ["Nothing is in its way: the next fetch takes it."]
+    assert why(job) == ["Nothing known is in its way: it waits for a worker of its queue to fetch."]
 
 
 @pytest.mark.django_db
