@@ -91,17 +91,15 @@ def _nothing(job: Any) -> str:
 
 
 def in_words(texts: Iterable[str], site: Any, request: Any) -> list[tuple[str, str, Any]]:
-    """Return reasons for a page: each text, a page about it, and the queue to resume, if any."""
+    """Return reasons for a page: each text, another page about it, and the queue to resume."""
     queues = site._registry.get(Queue)
     may_resume = queues is not None and "resume" in queues.get_actions(request)
-    return [
-        (
-            str(text),
-            text.url(site, request) if isinstance(text, Reason) else "",
-            getattr(text, "resumes", None) if may_resume else None,
-        )
-        for text in texts
-    ]
+    found = []
+    for text in texts:
+        url = text.url(site, request) if isinstance(text, Reason) else ""
+        resumes = getattr(text, "resumes", None) if may_resume else None
+        found.append((str(text), "" if url == request.path else url, resumes))
+    return found
 
 
 def queue_of(job: Any) -> Queue | None:

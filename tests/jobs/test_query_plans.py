@@ -322,6 +322,19 @@ def test_counts_above_a_list_and_depths_of_queues_are_read_from_indexes(big_tabl
     assert "Sort Key: ojs_jobs_job.rate_key" not in depths
 
 
+def test_the_next_job_of_a_queue_and_the_projects_that_wait_are_read_from_its_first_jobs(big_table):
+    Queue.objects.create(name="queue-1")
+
+    next_job = plan_of(lambda: dashboard.next_of("queue-1"), "SELECT")
+    projects = plan_of(lambda: dashboard.waiting_by_project(["queue-1"]), "SELECT queue.name")
+    Queue.objects.all().delete()
+
+    assert indexes(next_job) == {"ojs_job_fetchable", "ojs_jobs_job_pkey"}
+    assert indexes(projects) == {"ojs_job_fetchable"}
+    assert "Sort Key: u0.rate_key" not in next_job
+    assert "Sort Key: job.rate_key" not in projects
+
+
 def test_what_a_purge_would_delete_is_counted_in_indexes(big_table):
     names = ["q1", "q2", "q3"]
 

@@ -20,7 +20,7 @@ from jobs.models import Job, Maintenance, Pool, Queue, RateLimit, Tenant
 from jobs.spec import queue_config
 from jobs.spec.versions import read_versions
 from jobs.store.sql import read
-from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
+from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead, many_jobs
 from tests.operators import staff
 from workers.admin import why as fleet
 from workers.fetching.gate import GATE
@@ -404,8 +404,27 @@ def test_a_paused_queue_is_resumed_where_the_reason_stands(admin_client, worker)
 
     page = page_of(admin_client)
 
-    ((_, _, resumes),) = page.context["reasons"]
-    assert resumes.pk == "mail"
+    ((_, url, resumes),) = page.context["reasons"]
+    assert resumes.pk == "mail" and not url
+
+
+def test_its_page_takes_few_queries_however_much_is_in_the_way(
+    api, admin_client, worker, django_assert_max_num_queries
+):
+    QueueFactory(name="mail")
+    fill_pool(api)
+    engine.queues.configure("mail", queue_config.parse({"concurrency": 9}))
+    engine.tenants.configure("acme", {"max_concurrency": 1})
+    many_jobs(600, queue="mail", project="acme", rate_key="smtp")
+    RateLimit.objects.create(key="smtp", policy={"concurrency": 9})
+    admin_client.get(reverse("admin:index"))
+
+    with django_assert_max_num_queries(18):
+        page = page_of(admin_client)
+
+    assert [text for text, *_ in page.context["reasons"]] == [
+        "The limit of the worker pool “video” is reached: 1 of 1 jobs are active."
+    ]
 
 
 def test_maintenance_is_said_of_a_queue_too(admin_client, worker):
