@@ -159,16 +159,14 @@ class QueueAdmin(OJSModelAdmin):
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        queue = kwargs.get("obj")
-        job = dashboard.next_of(queue.pk) if queue is not None else None
+        queue: Any = kwargs.get("obj")
+        job: Any = dashboard.next_of(queue.pk) if queue is not None else None
         # The reasons name its type and its limits.
-        jobs = display.page_url(self.admin_site, request, Job, "changelist")
-        if job is not None and jobs:
+        if job is not None and display.page_url(self.admin_site, request, Job, "changelist"):
             job.in_queue, job.maintenance = queue, maintenance_now(request)
             context["reasons"] = in_words(why(job), self.admin_site, request)
-            context["next_job"] = display.link(
-                display.page_url(self.admin_site, request, Job, "change", job.pk),
-                f"{job.type} {display.short(str(job.pk))}",
+            context["next_job"] = display.job_link(
+                self.admin_site.name, job.pk, f"{job.type} {display.short(str(job.pk))}"
             )
             context["workers_url"] = self._workers_url(request, queue)
         return super().render_change_form(request, context, *args, **kwargs)

@@ -164,7 +164,7 @@ def waiting(tenant: str, most: int, indexes: Sequence[dict[str, Any]] = WAITING)
 def most_active(names: Collection[str]) -> dict[str, int]:
     """Return how many jobs of each of these tenants may be active; none for one without a limit."""
     rows = Tenant.objects.filter(pk__in=names, max_concurrency__isnull=False)
-    return dict(rows.values_list("pk", "max_concurrency"))
+    return {name: most or 0 for name, most in rows.values_list("pk", "max_concurrency")}
 
 
 def active_jobs(names: Collection[str]) -> Counter[str]:

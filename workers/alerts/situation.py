@@ -107,9 +107,10 @@ class Situation:
         parsed = Parsed()
         members = []
         rows = annotated.order_by().values_list(*read, *texts)
-        for seen, *figures, queues, versions in rows:
+        for seen, state, given, project, concurrency, busy, died_at, queues, versions in rows:
             self._seen_with_fleet = seen
-            members.append(Member(*figures, parsed[queues], parsed[versions] or {}))
+            placed = parsed[queues], parsed[versions] or {}
+            members.append(Member(state, given, project, concurrency, busy, died_at, *placed))
         return members
 
     @cached_property
