@@ -93,9 +93,9 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Withdraw `quiet` from matched workers; return how many of them are to run again.
 
         Only workers that an operator quieted: one that quieted itself has its own reasons, and only
-        Only workers that an operator quieted: one that quieted itself has its own reasons, and only
         its own SIGCONT ends them (docs/architecture.md). A worker that has not received the `quiet`
         does not receive its withdrawal either: if it quieted itself meanwhile, `running` would
+        end that.
         """
         heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
         return self.quieted().update(
