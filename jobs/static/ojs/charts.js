@@ -47,7 +47,7 @@ document.addEventListener("DOMContentLoaded", () => {
         delete svg.dataset.index;
     }
 
-    // Charts are replaced while one looks: so nothing is bound to a single one.
+    // Charts come and go while one looks: so nothing is bound to a single one.
     document.addEventListener("pointermove", event => {
         const svg = event.target.closest?.(".ojs-chart");
         for (const each of document.querySelectorAll(".ojs-chart[data-index]")) {
@@ -86,7 +86,5 @@ document.addEventListener("DOMContentLoaded", () => {
     }
 
     equip();
-    for (const part of document.querySelectorAll("[data-live=charts]")) {
-        new MutationObserver(equip).observe(part, {childList: true});
-    }
+    document.addEventListener("ojs-refreshed", equip);
 });

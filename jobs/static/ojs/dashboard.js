@@ -10,18 +10,11 @@ document.addEventListener("DOMContentLoaded", () => {
     let timer = null;
 
     function replace(fresh) {
-        for (const part of document.querySelectorAll("[data-live]")) {
-            const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
-            // What is being used, or has not changed, stays: no lost focus, nothing read twice.
-            if (!other || part.innerHTML === other.innerHTML || part.contains(document.activeElement)) {
-                continue;
-            }
-            const open = new Set([...part.querySelectorAll("details[open]")].map(each => each.id));
-            part.replaceChildren(...other.childNodes);
-            for (const details of part.querySelectorAll("details")) {
-                details.open = open.has(details.id);
-            }
-        }
+        const pairs = [...document.querySelectorAll("[data-live]")]
+            .map(part => [part, fresh.querySelector(`[data-live="${part.dataset.live}"]`)])
+            // What is being used stays: a chart shows there what was pointed at.
+            .filter(([part, other]) => other && !part.contains(document.activeElement));
+        window.ojsPage.renew(pairs);
     }
 
     async function look() {

@@ -1,7 +1,14 @@
 /* Keeps a list, an object's page or the dashboard up to date while it is open: the server says that
    something has changed, and the page is fetched again. It waits while something is selected or
-   typed. Without script, or where the server cannot stream, the page stays as it was loaded. */
+   typed, and while the new page lacks what has the focus. Without script, or where the server cannot stream, the page stays as it was loaded. */
 "use strict";
+
+// Django's script knows the boxes of the rows that were loaded; here, rows come and go.
+let boxes = null;
+window.addEventListener("DOMContentLoaded", () => {
+    const actions = window.Actions;
+    window.Actions = actions && ((loaded, options) => actions(boxes = [...loaded], options));
+}, {capture: true});
 
 document.addEventListener("DOMContentLoaded", () => {
     const words = document.querySelector("meta[name=ojs-live]");
@@ -13,8 +20,11 @@ document.addEventListener("DOMContentLoaded", () => {
         return; // a form: nothing may change while it is filled in
     }
     const PAUSE = 2000; // milliseconds between two fetches
+    const PARTS_OF_LIST = [
+        "#result_list tbody", "#changelist-form .actions", "#changelist .paginator",
+        ".ojs-counts", ".ojs-matrix", ".ojs-whole", "#groups",
+    ];
     const list = document.querySelector("#result_list tbody");
-    const page = document.querySelector("#content-main");
     const dashboard = document.getElementById("ojs-interval");
     const status = document.createElement("p");
     status.className = "ojs-live";
@@ -69,35 +79,20 @@ document.addEventListener("DOMContentLoaded", () => {
         return false;
     }
 
-    function replaceRows(fresh) {
-        const rows = [...list.rows];
-        const others = [...fresh.rows];
-        if (rows.length !== others.length) {
-            location.reload(); // Django's script knows the boxes of the rows that were loaded
-            return;
-        }
-        rows.forEach((row, place) => {
-            const other = others[place];
-            const box = row.querySelector("input.action-select");
-            const otherBox = other.querySelector("input.action-select");
-            [...row.cells].forEach((cell, column) => {
-                const otherCell = other.cells[column];
-                if (box && otherBox && cell.contains(box)) {
-                    box.value = otherBox.value;
-                    box.setAttribute("aria-label", otherBox.getAttribute("aria-label") ?? "");
-                } else if (otherCell && cell.innerHTML !== otherCell.innerHTML) {
-                    cell.replaceChildren(...otherCell.childNodes);
-                }
-            });
-        });
+    /* The parts of this page that are kept up to date, with their new versions. Of a list that is all
+       but what is searched for; null if the new one has other parts: the first row has come, or the
+       last one has gone. */
+    function pairs(fresh) {
+        const selectors = list ? PARTS_OF_LIST : ["#content-main"];
+        const found = selectors.map(each => [document.querySelector(each), fresh.querySelector(each)]);
+        const isOther = Boolean(list) !== Boolean(fresh.querySelector("#result_list tbody"));
+        return isOther ? null : found.filter(([part, other]) => part && other);
     }
 
-    function replacePage(fresh) {
-        const open = new Set([...page.querySelectorAll("details[open][id]")].map(each => each.id));
-        page.replaceChildren(...fresh.childNodes);
-        for (const details of page.querySelectorAll("details[id]")) {
-            details.open = details.open || open.has(details.id);
-        }
+    /* Whether a reload would undo something: what is open or closed, the focus, the scroll position. */
+    function isUsed() {
+        return window.scrollY > 0 || (document.activeElement ?? document.body) !== document.body
+            || Boolean(document.querySelector("#content-main details[open].ojs-fold"));
     }
 
     async function refresh() {
@@ -128,16 +123,16 @@ document.addEventListener("DOMContentLoaded", () => {
             if (isBusy()) {
                 return;
             }
-            const freshList = fresh.querySelector("#result_list tbody");
-            const freshPage = fresh.querySelector("#content-main");
-            if (list && freshList) {
-                replaceRows(freshList);
-            } else if (!list && !freshList && page && freshPage && page.innerHTML !== freshPage.innerHTML) {
-                replacePage(freshPage);
-            } else if (Boolean(list) !== Boolean(freshList)) {
-                location.reload(); // the first row has come, or the last one has gone
+            const parts = pairs(fresh);
+            if (parts ? !window.ojsPage.renew(parts) : isUsed()) {
+                say(words.dataset.held, "paused");
+                plan();
+                return;
             }
-            document.dispatchEvent(new Event("ojs-refreshed"));
+            if (!parts) {
+                location.reload();
+            }
+            boxes?.splice(0, boxes.length, ...document.querySelectorAll("tr input.action-select"));
             say(words.dataset.following, "live");
         } catch {
             // The server is away: the next change may find it.

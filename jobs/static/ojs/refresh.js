@@ -1,5 +1,5 @@
 /* Keeps the part of a page marked `data-ojs-refresh="5"` (seconds) up to date, unless the tab is
-   hidden or a user is typing there. Without script the page reloads itself. */
+   hidden or what has the focus is gone. Without script the page reloads itself. */
 (function () {
     "use strict";
 
@@ -8,19 +8,15 @@
         return;
     }
     const every = Number(part.dataset.ojsRefresh) * 1000;
-    const parser = new DOMParser();
 
     async function refresh() {
-        if (!document.hidden && !part.contains(document.activeElement)) {
+        if (!document.hidden) {
             try {
-                const reply = await fetch(window.location.href, {credentials: "same-origin"});
-                const page = parser.parseFromString(await reply.text(), "text/html");
-                const fresh = page.getElementById(part.id);
-                if (reply.ok && fresh) {
-                    part.replaceChildren(...fresh.childNodes);
-                    part.dataset.ojsRefresh = fresh.dataset.ojsRefresh;
+                const fresh = (await window.ojsPage.fetchAgain())?.getElementById(part.id);
+                if (fresh) {
+                    window.ojsPage.renew([[part, fresh]]);
                 }
-            } catch (problem) {
+            } catch {
                 /* The server is away for a moment; the next turn asks again. */
             }
         }
