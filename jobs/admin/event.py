@@ -10,11 +10,25 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.queue_policy import DEFAULT
 from ..models import Event, RefusedFinish
 from ..record.vocabulary import TYPES
 from ..spec.identifiers import parse_uuid
 from . import display
 from .base import ReadOnlyModelAdmin
+
+PAGES = {
+    "queue": "ojs_jobs_queue",
+    "backpressure": "ojs_jobs_queue",
+    "dead_letter": "ojs_jobs_queue",
+    "workflow": "ojs_jobs_workflow",
+    "cron": "ojs_jobs_cronjob",
+    "tenant": "ojs_jobs_tenant",
+    "scheduling": "ojs_jobs_pool",
+}
+"""The model of which the subject of an event is a key, by the first word of its type."""
+WEBHOOK_PAGES = {"sub": "ojs_workers_webhooksubscription", "del": "ojs_workers_webhookdelivery"}
+"""The same by the first word of the subject."""
 
 
 class EventTypeFilter(admin.SimpleListFilter):
@@ -74,11 +88,20 @@ class EventAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("about"))
     def about(self, event: Event) -> str | SafeString:
         site, subject = self.admin_site.name, event.subject
-        if event.type.startswith("job."):
+        kind = event.type.partition(".")[0]
+        if kind == "job" or event.job_type:
             return display.job_link(site, subject)
-        if event.type.startswith("worker."):
+        if kind == "worker":
             return display.worker_link(site, subject)
-        return display.link(display.admin_url(site, "ojs_jobs_queue", "change", subject), subject)
+        model, key = PAGES.get(kind, ""), subject
+        if kind == "webhook":
+            prefix, _underscore, key = subject.partition("_")
+            model = WEBHOOK_PAGES.get(prefix, "")
+        elif event.type == "queue.deleted" or subject == DEFAULT:
+            model = ""
+        if event.queue:
+            model, key = "ojs_jobs_queue", event.queue
+        return display.link(model and display.admin_url(site, model, "change", key), subject)
 
     @admin.display(description=_("worker"))
     def worker(self, event: Event) -> str | SafeString:

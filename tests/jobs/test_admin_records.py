@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import uuid4
 
 import pytest
@@ -32,6 +33,40 @@ def test_events_lead_to_what_they_are_about(admin_client):
     assert f"/admin/ojs_jobs/job/{job.pk}/change/" in content
     assert "/admin/ojs_workers/worker/web_5F1_2Fa/change/" in content
     assert "/admin/ojs_jobs/queue/mail/change/" in content
+
+
+KEY = "0198c0de-0000-7000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "page"),
+    [
+        ("progress.updated", KEY, f"ojs_jobs/job/{KEY}"),
+        ("priority.changed", KEY, f"ojs_jobs/job/{KEY}"),
+        ("backpressure.warning", "mail", "ojs_jobs/queue/mail"),
+        ("dead_letter.pruned", "mail", "ojs_jobs/queue/mail"),
+        ("workflow.completed", KEY, f"ojs_jobs/workflow/{KEY}"),
+        ("cron.triggered", "daily", "ojs_jobs/cronjob/daily"),
+        ("tenant.created", "acme", "ojs_jobs/tenant/acme"),
+        ("scheduling.rebalanced", "heavy", "ojs_jobs/pool/heavy"),
+        ("webhook.subscription.created", f"sub_{KEY}", f"ojs_workers/webhooksubscription/{KEY}"),
+        ("webhook.dead", f"del_{KEY}", f"ojs_workers/webhookdelivery/{KEY}"),
+        ("rate_limit.exceeded", "smtp", None),
+        ("bulk.cancel.completed", "cancel", None),
+        ("queue.deleted", "mail", None),
+        ("queue.config_updated", "_default", None),
+    ],
+)
+def test_an_event_leads_to_a_page_only_where_there_is_one(admin_client, kind, subject, page):
+    of_job = {"job_type": "email.send"} if kind.split(".")[0] in ("progress", "priority") else {}
+    event(kind, subject, **of_job)
+
+    content = admin_client.get(list_of(EVENT)).content.decode()
+
+    cell = content.partition('class="field-about')[2].partition("</td>")[0]
+    assert subject[-12:] in cell
+    found = re.findall(r'href="/admin/(.*?)/change/"', cell)
+    assert found == ([] if page is None else [page])
 
 
 def test_the_newest_event_comes_first_and_all_about_one_subject_are_found(admin_client):
