@@ -11,6 +11,7 @@ from typing import Any
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from ..record.dashboard import grouped
 from ..store import clock
 from .filters import DEAD, WINDOWS, newest_dead
 
@@ -24,6 +25,16 @@ class Row:
     """For each window: how many, and a link to the list of them; no link for several names."""
     others: int = 0
     """The number of other names that the row summarizes."""
+    capped: frozenset[int] = frozenset()
+    """Places of the windows of which not all jobs were counted."""
+
+    @property
+    def shown(self) -> list[tuple[int, str, str]]:
+        """Each cell with its number in words: after ≥ if not all were counted."""
+        return [
+            (count, f"≥ {grouped(count)}" if place in self.capped else grouped(count), query)
+            for place, (count, query) in enumerate(self.cells)
+        ]
 
 
 def matrix(request: Any) -> dict[str, Any]:
@@ -37,11 +48,17 @@ def matrix(request: Any) -> dict[str, Any]:
         ("", None),
     ]
     counts = {"type": _count(rows, 0, edges), "error": _count(rows, 1, edges)}
+    oldest = rows[-1][2] if is_capped else None
+    capped = frozenset(
+        place
+        for place, (_key, since) in enumerate(edges)
+        if oldest is not None and (since is None or since <= oldest)
+    )
     return {
         "windows": [_("1 hour"), _("24 hours"), _("7 days"), _("all")],
         "sections": [
-            (_("By job type"), _("Type"), _rows("type", counts["type"], edges)),
-            (_("By last error"), _("Error"), _rows("error", counts["error"], edges)),
+            (_("By job type"), _("Type"), _rows("type", counts["type"], edges, capped)),
+            (_("By last error"), _("Error"), _rows("error", counts["error"], edges, capped)),
         ],
         "is_empty": not rows,
         "most": DEAD if is_capped else None,
@@ -63,18 +80,22 @@ def _back(moment: datetime) -> float:
     return -moment.timestamp()
 
 
-def _rows(parameter: str, counts: Counter[tuple[str, str]], edges: list[Any]) -> list[Row]:
+def _rows(
+    parameter: str, counts: Counter[tuple[str, str]], edges: list[Any], capped: frozenset[int]
+) -> list[Row]:
     """What happens now comes first: ordered by the shortest window, then by the next one."""
     keys = [key for key, _since in edges]
     numbers = {name: [counts[name, key] for key in keys] for name, key in counts if not key}
     names = sorted(numbers, key=lambda name: ([-count for count in numbers[name]], name))
     rows = [
-        Row(name, [(counts[name, key], _query(parameter, name, key)) for key in keys])
+        Row(
+            name, [(counts[name, key], _query(parameter, name, key)) for key in keys], capped=capped
+        )
         for name in names[:ROWS]
     ]
     if rest := names[ROWS:]:
         sums = (sum(counts[name, key] for name in rest) for key in keys)
-        rows.append(Row(_("other"), [(count, "") for count in sums], len(rest)))
+        rows.append(Row(_("other"), [(count, "") for count in sums], len(rest), capped))
     return rows
 
 

@@ -18,8 +18,8 @@ import jobs
 from jobs import engine
 from jobs.access.redaction import HIDDEN, redact, redact_text
 from jobs.admin import confirm as confirming
+from jobs.admin import filters, job_list, matrix
 from jobs.admin import job as job_admin
-from jobs.admin import job_list, matrix
 from jobs.models import CronRun, Dependency, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
 from jobs.record import rollup
@@ -753,6 +753,24 @@ def test_a_cell_of_the_matrix_retries_what_it_counts(admin_client):
     assert count == 1
     assert done.redirect_chain[-1][0] == list_of(DEAD)
     assert list(Job.objects.filter(state=State.AVAILABLE)) == [wanted]
+
+
+def test_a_number_of_the_matrix_that_is_not_complete_says_so(admin_client, monkeypatch):
+    monkeypatch.setattr(filters, "DEAD", 2)
+    monkeypatch.setattr(matrix, "DEAD", 2)
+    for days in (0, 2, 3):
+        moment = timezone.now() - timedelta(days=days, seconds=60)
+        JobErrorFactory(job=JobFactory(dead=True, finished_at=moment), type="smtp_down")
+
+    page = admin_client.get(list_of(DEAD))
+    sections = page.context["matrix"]["sections"]
+
+    # The third job is older than what was counted, and younger than seven days.
+    for _, _, (row,) in sections:
+        assert [text for _, text, _ in row.shown] == ["1", "1", "≥ 2", "≥ 2"]
+    content = page.content.decode()
+    assert "Retry all ≥ 2" in content and ">≥ 2</a>" in content
+    assert "Retry all 2" not in content
 
 
 def test_who_may_not_retry_sees_no_button_for_it_in_the_matrix():
