@@ -128,6 +128,8 @@ class Answer:
     """All values of the form."""
     selection: dict[str, Any] = field(default_factory=dict)
     """How they were chosen, for the record: the list's filter, if there was one."""
+    left: Sequence[Any] = ()
+    """Objects that were what they should become already."""
 
     @property
     def ids(self) -> list[Any]:

@@ -282,22 +282,24 @@ class CronJobAdmin(OJSModelAdmin):
     ) -> Any:
         """Ask, then apply `verb` to those that still exist; until then, return the page to show.
 
-        The answer returned has those for which that was not refused.
+        The answer returned has those for which that was not refused; `verb` returns False for
+        one that it leaves as it is.
         """
         answer = ask(self, request, queryset, question)
         if not isinstance(answer, Answer):
             return answer
-        done = []
+        done: list[CronJob] = []
+        left: list[CronJob] = []
         with atomic():
             for cron in answer.objects:
                 try:
-                    verb(cron.pk)
+                    is_done = verb(cron.pk) is not False
                 except InvalidRequest as refusal:
                     self.message_user(request, f"“{cron.pk}”: {refusal.message}", messages.ERROR)
                 else:
-                    done.append(cron)
+                    (done if is_done else left).append(cron)
             trace(request, f"{question.action}_cron", done, answer, message=text)
-        return replace(answer, objects=done)
+        return replace(answer, objects=done, left=left)
 
     @admin.action(description=_("Run selected cron jobs now"), permissions=["operate"])
     def run_now(self, request: HttpRequest, queryset: Any) -> Any:
@@ -339,7 +341,7 @@ class CronJobAdmin(OJSModelAdmin):
             request,
             queryset,
             question,
-            lambda name: engine.set_cron_enabled(name, enabled=enabled),
+            lambda name: engine.switch_cron(name, enabled=enabled)[1],
             text,
         )
         if not isinstance(answer, Answer):
@@ -352,7 +354,7 @@ class CronJobAdmin(OJSModelAdmin):
                 "%(count)d cron job is disabled.", "%(count)d cron jobs are disabled.", done
             )
         )
-        return say(self, request, done, text % {"count": done}, done)
+        return say(self, request, done, text % {"count": done}, done + len(answer.left))
 
     @admin.action(description=_("Delete selected cron jobs"), permissions=["remove"])
     def delete(self, request: HttpRequest, queryset: Any) -> Any:

@@ -50,6 +50,7 @@ from .cron import (
     register_cron,
     run_cron_now,
     set_cron_enabled,
+    switch_cron,
     upsert_cron,
 )
 from .dead_letter import forward_dead
@@ -180,6 +181,7 @@ __all__ = [
     "schemas",
     "set_cron_enabled",
     "stored_arguments",
+    "switch_cron",
     "tenants",
     "time_out",
     "too_large",

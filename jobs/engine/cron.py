@@ -216,16 +216,23 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
         NotFound: there is none with this name.
         InvalidRequest: this process does not know its time zone, or cannot read its expression.
     """
+    row, _is_changed = switch_cron(name, enabled=enabled)
+    return row
+
+
+def switch_cron(name: str, *, enabled: bool) -> tuple[CronJob, bool]:
+    """Do the same, and return as well whether that changed it."""
     with atomic():
         row = _found(name)
-        if row.enabled != enabled or _is_stopped(row):
-            row.enabled = enabled
-            if enabled:
-                check_schedule("cron", row.expression, row.timezone, read=read_schedule)
-            changes = _timing(row, clock.now())
-            CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
-            row.refresh_from_db()
-    return row
+        if row.enabled == enabled and not _is_stopped(row):
+            return row, False
+        row.enabled = enabled
+        if enabled:
+            check_schedule("cron", row.expression, row.timezone, read=read_schedule)
+        changes = _timing(row, clock.now())
+        CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
+        row.refresh_from_db()
+    return row, True
 
 
 def change_cron(name: str, change: Callable[[NewCronJob], NewCronJob]) -> CronJob:

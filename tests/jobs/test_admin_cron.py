@@ -99,6 +99,13 @@ def test_disable_and_enable(admin_client, cron):
     assert CronJob.objects.get().next_run_at is not None
 
 
+def test_one_that_is_enabled_already_is_not_recorded_as_enabled(admin_client, cron):
+    (said,) = messages(confirm(admin_client, CRON, "enable", cron))
+
+    assert said.startswith("0 cron jobs are enabled. 1 was left as it is")
+    assert not OperatorAction.objects.filter(verb="enable_cron").exists()
+
+
 def test_enabling_says_which_time_zone_is_unknown_and_enables_the_others(admin_client, cron):
     other = engine.upsert_cron(replace(NEW, name="other", enabled=False))[0]
     engine.set_cron_enabled(cron.pk, enabled=False)

@@ -9,7 +9,7 @@ from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.models import OperatorAction
 from tests.factories import JobFactory, QueueFactory, ago
-from tests.operators import answer, choose, confirm, forms, operator, press, staff, viewer
+from tests.operators import answer, choose, confirm, forms, messages, operator, press, staff, viewer
 from workers.alerts import evaluation
 from workers.alerts.problems import KINDS
 from workers.chores import reaper
@@ -148,6 +148,30 @@ def test_rules_are_disabled_enabled_and_deleted(admin_client):
         ["enabled"],
         ["deleted"],
     ]
+
+
+def test_the_audit_has_only_the_rules_that_were_switched(admin_client):
+    on, off = rule(), rule(name="Off", enabled=False)
+
+    page = confirm(admin_client, "ojs_workers_alertrule", "enable", on, off)
+    assert "1 rule was enabled. 1 was left as it is" in page.content.decode()
+    confirm(admin_client, "ojs_workers_alertrule", "enable", on, off)
+
+    (action,) = OperatorAction.objects.all()
+    assert (action.count, action.selection["enabled"]) == (1, ["Off"])
+
+
+def test_a_test_of_a_rule_without_receivers_says_that_it_has_none(admin_client):
+    silent, heard = rule(name="Silent"), rule(name="Heard", emails="ops@example.com")
+
+    page = confirm(admin_client, "ojs_workers_alertrule", "test", silent)
+    assert messages(page) == ["1 rule has no receivers: no test of it was sent."]
+    assert not OperatorAction.objects.exists()
+    page = confirm(admin_client, "ojs_workers_alertrule", "test", silent, heard)
+
+    (said,) = messages(page)
+    assert said.startswith("1 notification is sent") and said.endswith("no test of it was sent.")
+    assert OperatorAction.objects.get().selection["tested"] == ["Heard"]
 
 
 def test_an_alert_is_acknowledged_by_an_operator_and_no_longer_an_error():

@@ -256,6 +256,19 @@ def test_subscriptions_are_paused_resumed_and_deleted(admin_client):
     assert OperatorAction.objects.filter(reason="Test orders").count() == 2
 
 
+def test_a_pause_that_is_confirmed_twice_is_done_and_recorded_once(admin_client):
+    row, model = made(), "ojs_workers_webhooksubscription"
+    before = OperatorAction.objects.count()
+
+    for action in ("pause", "resume"):
+        page = choose(admin_client, model, action, row)
+        assert messages(answer(admin_client, page)) == ["1 subscription was changed."]
+        (said,) = messages(answer(admin_client, page))
+        assert said.startswith("0 subscriptions were changed. 1 was left as it is")
+
+    assert OperatorAction.objects.count() == before + 2
+
+
 def test_deliveries_to_send_again_are_counted_and_named(admin_client):
     row = made()
     dead = [delivered(row, state="dead", event_id=f"evt_{number}") for number in range(2)]

@@ -296,8 +296,8 @@ def test_the_alerts_of_a_disabled_rule_end():
     waiting()
     checked()
 
-    assert evaluation.switch([one], on=False) == 1
-    assert evaluation.switch([one], on=False) == 0
+    assert evaluation.switch([one], on=False) == [one]
+    assert evaluation.switch([one], on=False) == []
 
     assert checked() == []
     titles = [each.document["title"] for each in AlertNotification.objects.order_by("pk")]

@@ -185,14 +185,19 @@ class AlertAdmin(ReadOnlyModelAdmin):
         hours = answer.data["hours"]
         until = clock.now() + timedelta(hours=hours) if hours else None
         with atomic():
+            begun = Alert.objects.begun().filter(pk__in=answer.ids).select_for_update()
+            alerts = list(begun.order_by("pk"))
             done = evaluation.acknowledge(
-                answer.ids, who=request.user.get_username(), until=until, reason=answer.reason
+                [alert.pk for alert in alerts],
+                who=request.user.get_username(),
+                until=until,
+                reason=answer.reason,
             )
             how = {"until": until.isoformat()} if until else {}
             trace(
                 request,
                 "acknowledge_alert",
-                answer.objects,
+                alerts,
                 answer,
                 selection=answer.selection | how,
                 message=gettext("Acknowledged."),

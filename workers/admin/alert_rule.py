@@ -226,9 +226,11 @@ class AlertRuleAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         with atomic():
-            count = sum(evaluation.test(rule) for rule in answer.objects)
+            counts = {rule: evaluation.test(rule) for rule in answer.objects}
+            tested = [rule for rule, count in counts.items() if count]
             text = gettext("A test was sent.")
-            self._trace(request, answer, "tested", text)
+            self._trace(request, answer, "tested", tested, text)
+        count = sum(counts.values())
         text = ngettext(
             "%(count)d notification is sent within seconds; the list of notifications shows what "
             "became of it.",
@@ -236,7 +238,15 @@ class AlertRuleAdmin(OJSModelAdmin):
             "became of them.",
             count,
         )
-        return say(self, request, count, text % {"count": count}, count)
+        said = [text % {"count": count}] if count else []
+        if silent := len(counts) - len(tested):
+            text = ngettext(
+                "%(count)d rule has no receivers: no test of it was sent.",
+                "%(count)d rules have no receivers: no test of them was sent.",
+                silent,
+            )
+            said.append(text % {"count": silent})
+        return say(self, request, count, " ".join(said), count)
 
     @admin.action(description=_("Enable selected rules"), permissions=["manage"])
     def enable(self, request: HttpRequest, queryset: Any) -> Any:
@@ -251,9 +261,10 @@ class AlertRuleAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         with atomic():
-            done = evaluation.switch(answer.objects, on=on)
+            changed = evaluation.switch(answer.objects, on=on)
             text = gettext("Enabled.") if on else gettext("Disabled.")
-            self._trace(request, answer, "enabled" if on else "disabled", text)
+            self._trace(request, answer, "enabled" if on else "disabled", changed, text)
+        done = len(changed)
         text = (
             ngettext("%(count)d rule was enabled.", "%(count)d rules were enabled.", done)
             if on
@@ -267,20 +278,25 @@ class AlertRuleAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         with atomic():
-            self._trace(request, answer, "deleted", gettext("Deleted."))
-            AlertRule.objects.filter(pk__in=answer.ids).delete()
-        done = len(answer.objects)
+            rules = list(AlertRule.objects.filter(pk__in=answer.ids).select_for_update())
+            self._trace(request, answer, "deleted", rules, gettext("Deleted."))
+            AlertRule.objects.filter(pk__in=[rule.pk for rule in rules]).delete()
+        done = len(rules)
         text = ngettext("%(count)d rule was deleted.", "%(count)d rules were deleted.", done)
         self.message_user(request, text % {"count": done})
         url = display.admin_url(self.admin_site.name, "ojs_workers_alertrule", "changelist")
         return HttpResponseRedirect(url)
 
-    def _trace(self, request: HttpRequest, answer: Answer, what: str, message: str) -> None:
-        names = [rule.name for rule in answer.objects[:NAMED]]
-        selection = answer.selection | {what: names}
-        trace(
-            request, "manage_alerts", answer.objects, answer, selection=selection, message=message
-        )
+    def _trace(
+        self,
+        request: HttpRequest,
+        answer: Answer,
+        what: str,
+        rules: Sequence[AlertRule],
+        message: str,
+    ) -> None:
+        selection = answer.selection | {what: [rule.name for rule in rules[:NAMED]]}
+        trace(request, "manage_alerts", rules, answer, selection=selection, message=message)
 
 
 NAMED = 20

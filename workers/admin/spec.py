@@ -87,8 +87,9 @@ class JobSpecAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         with atomic():
-            done = engine.forget_specs(answer.ids)
-            trace(request, "register_spec", answer.objects, answer, message=gettext("Withdrawn."))
+            specs = list(JobSpec.objects.filter(pk__in=answer.ids).select_for_update())
+            done = engine.forget_specs([spec.pk for spec in specs])
+            trace(request, "register_spec", specs, answer, message=gettext("Withdrawn."))
         text = ngettext("%(count)d spec is withdrawn.", "%(count)d specs are withdrawn.", done)
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 

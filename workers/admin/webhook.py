@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.db import IntegrityError
-from django.db.models import Count, Q
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
@@ -398,20 +398,21 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
 
     @admin.action(description=_("Pause selected subscriptions"), permissions=["manage"])
     def pause(self, request: HttpRequest, queryset: Any) -> Any:
-        may_pause = Q(active=True) | ~Q(disabled_reason="")
-        return self._switch(request, queryset.filter(may_pause), PAUSE, False)
+        return self._switch(request, queryset, PAUSE, False)
 
     @admin.action(description=_("Resume selected subscriptions"), permissions=["manage"])
     def resume(self, request: HttpRequest, queryset: Any) -> Any:
-        return self._switch(request, queryset.filter(active=False), RESUME, True)
+        return self._switch(request, queryset, RESUME, True)
 
     def _switch(self, request: HttpRequest, queryset: Any, question: Question, on: bool) -> Any:
+        if "confirmed" not in request.POST:
+            queryset = queryset.filter(subscriptions.switchable(on))
         return self._each(
             request,
             queryset,
             question,
-            lambda row, reason: subscriptions.change(
-                of_request(request), row, {"active": on}, reason=reason
+            lambda row, reason: subscriptions.switch(
+                of_request(request), row, on=on, reason=reason
             ),
             changed,
         )
@@ -432,17 +433,15 @@ class WebhookSubscriptionAdmin(MadeOnce, OJSModelAdmin):
         request: HttpRequest,
         queryset: Any,
         question: Question,
-        do: Callable[[WebhookSubscription, str], object],
+        do: Callable[[WebhookSubscription, str], bool],
         report: Callable[[int], str],
     ) -> HttpResponse:
         answer = ask(self, request, queryset, question)
         if not isinstance(answer, Answer):
             return answer
         with atomic():
-            for row in answer.objects:
-                do(row, answer.reason)
-        done = len(answer.objects)
-        return say(self, request, done, report(done), done)
+            done = sum(do(row, answer.reason) for row in answer.objects)
+        return say(self, request, done, report(done), len(answer.objects))
 
     @admin.action(
         description=_("Give the selected subscription a new secret"), permissions=["manage"]

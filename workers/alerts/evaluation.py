@@ -144,11 +144,12 @@ def test(rule: AlertRule) -> int:
         return write(rule, documents.of_test(rule, now), (), now)
 
 
-def switch(rules: Collection[AlertRule], *, on: bool) -> int:
-    """Enable or disable rules; return how many were changed. The alerts of disabled ones end."""
+def switch(rules: Collection[AlertRule], *, on: bool) -> list[AlertRule]:
+    """Enable or disable rules; return those that were changed. The alerts of disabled ones end."""
     with atomic():
-        ids = [rule.pk for rule in rules]
-        changed = AlertRule.objects.filter(pk__in=ids, enabled=not on).update(enabled=on)
+        others = AlertRule.objects.filter(pk__in=[rule.pk for rule in rules], enabled=not on)
+        changed = list(others.select_for_update().order_by("pk"))
+        AlertRule.objects.filter(pk__in=[rule.pk for rule in changed]).update(enabled=on)
         for rule in rules if not on else ():
             end_all(rule, _("The rule was disabled."))
     return changed

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from jobs.access.audit import Actor, record_action
@@ -134,6 +134,21 @@ def change(
         return find(row.name, "")
 
 
+def switch(actor: Actor, row: WebhookSubscription, *, on: bool, reason: str = "") -> bool:
+    """Resume or pause a subscription; return whether it was not that already."""
+    with atomic():
+        other = WebhookSubscription.objects.filter(switchable(on), pk=row.pk)
+        if other.select_for_update().first() is None:
+            return False
+        change(actor, row, {"active": on}, reason=reason)
+        return True
+
+
+def switchable(on: bool) -> Q:
+    """Subscriptions that can be resumed, or paused: also one that the server had disabled."""
+    return Q(active=False) if on else Q(active=True) | ~Q(disabled_reason="")
+
+
 def rotate(
     actor: Actor,
     row: WebhookSubscription,
@@ -157,9 +172,15 @@ def rotate(
         return find(row.name, "")
 
 
-def delete(actor: Actor, row: WebhookSubscription, *, reason: str = "") -> None:
-    """Delete a subscription, its deliveries with it, and cancel their jobs (§6.5)."""
+def delete(actor: Actor, row: WebhookSubscription, *, reason: str = "") -> bool:
+    """Delete a subscription, its deliveries with it, and cancel their jobs (§6.5).
+
+    Return whether it was there still.
+    """
     with atomic():
+        same = WebhookSubscription.objects.filter(pk=row.pk)
+        if same.select_for_update().first() is None:
+            return False
         _announce("webhook.subscription.deleted", row)
         record_change(actor, row, {"deleted": row.host}, reason=reason)
         delivery_jobs.cancel(
@@ -167,6 +188,7 @@ def delete(actor: Actor, row: WebhookSubscription, *, reason: str = "") -> None:
         )
         delivery_jobs.forget(row)
         WebhookSubscription.objects.filter(pk=row.pk).delete()
+        return True
 
 
 def record_change(
