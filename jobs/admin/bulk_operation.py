@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request
-from ..errors import OJSError
+from ..errors import Conflict, OJSError
 from ..models import BulkOperation, BulkState, BulkVerb
 from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
@@ -29,6 +29,7 @@ from . import display
 from .base import ReadOnlyModelAdmin, chosen_moment, may
 from .confirm import Question, switch
 from .job_form import WIDE, Suggesting, suggest
+from .made_once import FIELD, form_id, new_form_id, show_made
 
 EVERY = 2
 FILTERS = ("type", "queue", "project", "state")
@@ -166,6 +167,7 @@ class BulkOperationAdmin(ReadOnlyModelAdmin):
             "media": self.media,
             "title": gettext("New bulk operation"),
             "form": form,
+            FIELD: new_form_id(request),
             "found": found,
             "fingerprint": form.fingerprint if found is not None else "",
             "is_destructive": form.data.get("verb") in DESTRUCTIVE,
@@ -175,9 +177,17 @@ class BulkOperationAdmin(ReadOnlyModelAdmin):
 
     def _started(self, request: HttpRequest, form: NewBulkOperationForm) -> HttpResponse:
         data = form.cleaned_data
-        operation = engine.bulk_operations.start(
-            data["verb"], form.wanted(), actor=of_request(request), reason=data["reason"]
-        )
+        try:
+            operation = engine.bulk_operations.start(
+                data["verb"],
+                form.wanted(),
+                actor=of_request(request),
+                reason=data["reason"],
+                form=form_id(request),
+            )
+        except Conflict as again:
+            made = BulkOperation(pk=again.details["operation"])
+            return show_made(self, request, made, MADE_ALREADY)
         text = gettext("The bulk operation is started: the reaper carries it out.")
         self.message_user(request, text, messages.SUCCESS)
         site = self.admin_site
@@ -222,6 +232,9 @@ class BulkOperationAdmin(ReadOnlyModelAdmin):
     @admin.action(description=_("Continue selected operations"), permissions=["run"])
     def go_on(self, request: HttpRequest, queryset: Any) -> Any:
         return switch(self, request, queryset, CONTINUE, engine.bulk_operations.go_on)
+
+
+MADE_ALREADY = _("This form was sent before: the operation is started already.")
 
 
 def words(operation: BulkOperation) -> list[tuple[str, str]]:

@@ -26,7 +26,8 @@ from ..spec.lineage import PARENT
 from ..spec.validation import SYSTEM_MANAGED, NewJob
 from ..store.database import atomic
 from . import display
-from .job_form import FIELDS, JobForm, enqueue, suggest
+from .job_form import ENQUEUED_ALREADY, FIELDS, JobForm, enqueue, suggest
+from .made_once import FIELD, MadeAlready, new_form_id, show_made
 
 LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique", PARENT}
 """Fields of the original that a copy lacks. A unique policy would find the original."""
@@ -69,7 +70,10 @@ def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRes
         del form.fields["discard"]
     suggest(form, request)
     if form.is_valid():
-        made = _enqueue(request, job, original, form)
+        try:
+            made = _enqueue(request, job, original, form)
+        except MadeAlready as again:
+            return show_made(model_admin, request, again.made, ENQUEUED_ALREADY)
         if made is not None:
             text = gettext("The copy was enqueued as %(id)s.") % {"id": made.id}
             model_admin.message_user(request, text, messages.SUCCESS)
@@ -82,6 +86,7 @@ def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRes
         "title": gettext("Edit a copy"),
         "original": job,
         "form": form,
+        FIELD: new_form_id(request),
     }
     request.current_app = model_admin.admin_site.name
     return TemplateResponse(request, "admin/ojs/copy.html", context)

@@ -20,14 +20,16 @@ from .. import engine
 from ..access.audit import of_request, record_action
 from ..access.projects import assign_project
 from ..conf import ojs_settings
-from ..errors import InvalidPayload, OJSError
+from ..errors import DuplicateJob, InvalidPayload, OJSError
 from ..http.body import parse_json
 from ..models import ApiKey, Job, JobSchema, JobSpec, Queue, Scope, TypeRollup
 from ..record import parts
 from ..spec.validation import OPTION_NAMES, NewJob, accepted_job
 from ..store import clock
 from ..store.database import atomic
+from .made_once import MadeAlready, form_id
 
+ENQUEUED_ALREADY = _("This form was sent before: its job is enqueued already.")
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 FIELDS = ("type", "queue", "priority", "args", "meta", "tags")
 SAMPLE = 1000
@@ -249,12 +251,21 @@ def enqueue(
 
     Raises:
         OJSError: it was refused; nothing was enqueued.
+        MadeAlready: the form has made its job.
     """
+    key = form_id(request)
+    if key is not None:
+        document = document | {"id": str(key)}
     made = accepted_job(document, clock.now())
     made.parent_results = parent_results
     assign_project([made], project)
     with atomic():
-        engine.enqueue([made])
+        try:
+            engine.enqueue([made])
+        except DuplicateJob as refusal:
+            if key is None or refusal.details.get("existing_job_id") != str(key):
+                raise
+            raise MadeAlready(Job(pk=key)) from None
         if made.existing is None:
             record_action(
                 of_request(request),

@@ -1,7 +1,7 @@
-"""Forms that make a secret, for a new object or in place of an old one: sent again, as on reload,
+"""Forms that make something, or a new secret for it: sent again, as on reload or by a second click,
 they make nothing more.
 
-The page is answered with the secret, not with a redirect, so that the secret is kept nowhere.
+A page with a secret is the answer to the form, not behind a redirect: so it is kept nowhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.crypto import constant_time_compare, salted_hmac
 from django.utils.translation import gettext_lazy as _
 
@@ -49,17 +50,13 @@ class MadeOnce:
         return response
 
     def _show_made(self, request: HttpRequest, made: Any, text: Any) -> HttpResponse:
-        this: Any = self
-        this.message_user(request, str(text), messages.WARNING)
-        model = f"{this.opts.app_label}_{this.opts.model_name}"
-        url = display.admin_url(this.admin_site.name, model, "change", made.pk)
-        return HttpResponseRedirect(url)
+        return show_made(self, request, made, text)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
         if kwargs.get("add"):
-            context["once"] = form_id(request) or uuid7()
+            context[FIELD] = new_form_id(request)
         this: Any = super()
         return this.render_change_form(request, context, *args, **kwargs)
 
@@ -67,6 +64,19 @@ class MadeOnce:
 def form_id(request: HttpRequest) -> Any:
     """The id of the form that was sent; None if it has none."""
     return parse_uuid(request.POST.get(FIELD, ""))
+
+
+def new_form_id(request: HttpRequest) -> Any:
+    """The id for the form on the page: a form that was refused keeps its own."""
+    return form_id(request) or uuid7()
+
+
+def show_made(model_admin: Any, request: HttpRequest, made: Any, text: Any) -> HttpResponse:
+    """Say that the form was sent before; show what it has made to a user who may see that."""
+    site = model_admin.admin_site
+    model_admin.message_user(request, str(text), messages.WARNING)
+    url = display.page_url(site, request, type(made), "change", made.pk)
+    return HttpResponseRedirect(url or reverse("admin:index", current_app=site.name))
 
 
 def marked(secret_of: Callable[[Any], str]) -> Callable[[Sequence[Any]], dict[str, str]]:

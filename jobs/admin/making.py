@@ -21,6 +21,7 @@ from ..spec.validation import OPTION_NAMES
 from ..store.database import atomic
 from . import display
 from .job_form import (
+    ENQUEUED_ALREADY,
     JobForm,
     check_options,
     enqueue,
@@ -29,6 +30,7 @@ from .job_form import (
     project_field,
     suggest,
 )
+from .made_once import FIELD, MadeAlready, new_form_id, show_made
 from .schema_inputs import SchemaInputs, parts
 
 UNIQUE = (
@@ -109,7 +111,10 @@ def add_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
     suggest(form, request)
     offer_projects(form)
     if form.is_valid() and inputs.is_valid() and _fill(form, inputs):
-        made = _enqueue(request, form)
+        try:
+            made = _enqueue(request, form)
+        except MadeAlready as again:
+            return show_made(model_admin, request, again.made, ENQUEUED_ALREADY)
         if made is not None:
             return _show(model_admin, request, made)
     context = {
@@ -118,6 +123,7 @@ def add_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "media": model_admin.media,
         "title": gettext("New job"),
         "form": form,
+        FIELD: new_form_id(request),
         "inputs": inputs,
         "about_url": reverse("admin:ojs_jobs_job_about", current_app=model_admin.admin_site.name),
     }

@@ -14,13 +14,14 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext
 
 from ..access.audit import Actor, record_action
-from ..errors import InvalidRequest
+from ..errors import Conflict, InvalidRequest
 from ..models import BulkOperation, BulkState, BulkVerb, Job, OperatorAction
 from ..models.querysets import JobQuerySet
 from ..record.events import bulk_event, record
 from ..spec.fields import Document
 from ..store import clock, looks, pace
 from ..store.database import atomic, connection
+from ..store.stores import store
 from . import bulk
 from .bulk_selection import OPERATIONS, filtered
 
@@ -34,6 +35,10 @@ nearly all jobs of a large table are finished: a batch would read all of them fo
 FEW = 20
 """If fewer jobs of a window can be retried, and not too many to count could be before the start, an
 index finds the next ones sooner. It reads all of them for each batch."""
+
+
+LATEST = 200
+"""Operations of an operator among which that of a form is looked for."""
 
 
 def matching(verb: str, wanted: Document, *, now: Any = None) -> JobQuerySet:
@@ -70,24 +75,35 @@ def preview(verb: str, wanted: Document) -> tuple[int, bool]:
     return min(found, COUNTED), found > COUNTED or end is not None
 
 
-def start(verb: str, wanted: Document, *, actor: Actor, reason: str = "") -> BulkOperation:
+def start(
+    verb: str, wanted: Document, *, actor: Actor, reason: str = "", form: UUID | None = None
+) -> BulkOperation:
     """Start an operation; reapers carry it out (`advance`).
 
     Args:
         verb: `retry`, `cancel` or `delete`.
         wanted: a filter as in bulk requests; jobs enqueued from now on never match.
+        form: the id of the form that was sent; each starts one operation.
 
     Raises:
         InvalidRequest: the filter is invalid, or no state in it allows the verb.
+        Conflict: that form has started one; `details["operation"]` is its key.
     """
     count, has_more = preview(verb, wanted)
+    sent = {} if form is None else {"form": str(form)}
     with atomic():
+        if form is not None:
+            # The same form may be sent twice at once.
+            store().lock_keys({(form.int >> 64 ^ form.int) % 2**64 - 2**63})
+            made = _started_by(actor, form)
+            if made is not None:
+                raise Conflict("This operation was started already.", operation=made)
         action = record_action(
             actor,
             OPERATIONS[verb].permission,
             kind="job",
             count=0,
-            selection={"filter": wanted},
+            selection={"filter": wanted} | sent,
             reason=reason,
             history=False,
         )
@@ -101,6 +117,14 @@ def start(verb: str, wanted: Document, *, actor: Actor, reason: str = "") -> Bul
             action_id=action.pk,
             started_at=clock.now(),
         )
+
+
+def _started_by(actor: Actor, form: UUID) -> int | None:
+    """The key of the operation that this form has started, among the actor's latest; else None."""
+    latest = BulkOperation.objects.filter(started_by=actor.name).order_by("-pk")
+    keys = {action: pk for pk, action in latest.values_list("pk", "action_id")[:LATEST]}
+    actions = OperatorAction.objects.filter(pk__in=list(keys), selection__form=str(form))
+    return next((keys[action] for action in actions.values_list("pk", flat=True)), None)
 
 
 def stop(pk: int, *, actor: Actor, reason: str = "") -> bool:

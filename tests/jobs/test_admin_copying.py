@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.models import Job, OperatorAction
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory
-from tests.operators import UNSTORABLE, messages, operator, staff
+from tests.operators import UNSTORABLE, forms, messages, operator, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -79,6 +79,19 @@ def test_a_type_of_another_protocol_may_be_copied():
     clerk().post(copy_of(original), SENT | {"type": original.type})
 
     assert Job.objects.exclude(pk=original.pk).get().type == "Billing.Invoices+Send"
+
+
+def test_a_form_for_a_copy_that_is_sent_twice_makes_one_copy():
+    original = JobFactory(dead=True)
+    ops = staff("view_job", "view_deadjob", "enqueue_job")
+    page = ops.get(copy_of(original))
+    once = next(each.fields["once"] for each in forms(page) if "once" in each.fields)
+
+    for _ in range(2):
+        done = ops.post(copy_of(original), SENT | {"once": once}, follow=True)
+
+    assert Job.objects.count() == 2
+    assert done.request["PATH_INFO"].endswith(f"/{once}/change/")
 
 
 def test_a_copy_may_be_made_for_later():

@@ -9,7 +9,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Job, JobSchema, OperatorAction, Queue
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory
-from tests.operators import UNSTORABLE, messages, staff
+from tests.operators import UNSTORABLE, forms, messages, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -47,6 +47,34 @@ def test_a_job_is_enqueued_shown_and_recorded(api):
     action = OperatorAction.objects.get()
     assert (action.verb, action.reason) == ("enqueue_job", "Asked for by phone")
     assert action.selection == {"ids": [fetched["id"]]}
+
+
+@pytest.mark.parametrize("on_conflict", ["reject", "ignore", "replace"])
+@pytest.mark.parametrize("unique", ["", "type"])
+def test_a_form_that_is_sent_twice_makes_one_job(unique, on_conflict):
+    user = clerk()
+    once = next(each.fields for each in forms(user.get(form())) if "once" in each.fields)
+    sent = once | SENT | {"unique": unique, "on_conflict": on_conflict}
+
+    user.post(form(), sent)
+    again = user.post(form(), sent, follow=True)
+
+    job = Job.objects.get()
+    assert job.state == State.AVAILABLE
+    assert again.request["PATH_INFO"] == reverse("admin:ojs_jobs_job_change", args=[job.pk])
+    assert len(messages(again)) == 2 and "already" in messages(again)[1]
+    assert OperatorAction.objects.count() == 1
+    # Another form makes another job.
+    user.post(form(), SENT)
+    assert Job.objects.count() == 2
+
+
+def test_a_type_with_a_nul_is_refused_at_its_field():
+    page = clerk().post(form(), SENT | {"type": "a\x00b"})
+
+    assert page.status_code == 200
+    assert page.context["form"].errors["type"] == ["Null characters are not allowed."]
+    assert not Job.objects.exists()
 
 
 def test_a_job_may_be_made_for_later():

@@ -15,7 +15,7 @@ from jobs.spec.identifiers import first_id, uuid7
 from jobs.spec.lifecycle import State
 from jobs.store import pace
 from tests.factories import JobFactory, ago, ahead
-from tests.operators import answer, messages, operator, press, viewer
+from tests.operators import answer, forms, messages, operator, press, viewer
 from workers.chores import reaper
 
 pytestmark = pytest.mark.django_db
@@ -251,6 +251,25 @@ def test_an_operator_counts_then_starts_watches_and_stops(one_batch_each):
 
     listed = ops.get(reverse("admin:ojs_jobs_bulkoperation_changelist")).content.decode()
     assert "3 of 5" in listed and "Type: mail" in listed
+
+
+def test_a_form_that_is_sent_twice_starts_one_operation():
+    dead(1, type="mail")
+    ops = operator()
+    sent = {"verb": "retry", "type": "mail"}
+    fields = next(form.fields for form in forms(ops.get(ADD)) if "once" in form.fields)
+    counted = ops.post(ADD, fields | sent)
+    fields = next(form.fields for form in forms(counted) if "counted" in form.fields)
+
+    for _ in range(2):
+        done = ops.post(ADD, fields | sent, follow=True)
+
+    operation = BulkOperation.objects.get()
+    page = reverse("admin:ojs_jobs_bulkoperation_change", args=[operation.pk])
+    assert done.request["PATH_INFO"] == page
+    assert messages(done)[-1].endswith("the operation is started already.")
+    ops.post(ADD, fields | sent | {"once": ""})
+    assert BulkOperation.objects.count() == 2
 
 
 def test_what_was_edited_after_the_count_is_counted_again():
