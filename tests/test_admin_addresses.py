@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 from django.urls import reverse
 
+from tests.admin_walk import ACTIONS as ACTIONS_OF_LISTS
 from tests.admin_walk import patterns
 
 pytestmark = pytest.mark.django_db
@@ -30,6 +32,29 @@ def test_no_page_looks_for_a_nul_character(admin_client):
 
     assert len(queries) > 100 and len(keys) > 50
     assert {url: status for url, status in answers.items() if status != 400} == {}
+
+
+@pytest.mark.parametrize("key", ["nosuch", "", "a\x00b", "9" * 30, "-1"])
+def test_an_action_on_what_cannot_be_there_is_refused_or_does_nothing(admin_client, key):
+    answers = {}
+    for model, action in ACTIONS_OF_LISTS:
+        url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+        sent = {"action": action, "index": "0", "_selected_action": [key]}
+        confirmed = {**sent, "confirmed": "1", "shown": json.dumps([key])}
+        answers[url, action] = [
+            admin_client.post(url, fields).status_code for fields in (sent, confirmed)
+        ]
+
+    refusals = {400} if "\x00" in key else {302, 400}
+    assert len(answers) > 30
+    assert {at: codes for at, codes in answers.items() if not refusals.issuperset(codes)} == {}
+
+
+def test_the_fleet_map_names_no_worker_with_a_nul(admin_client):
+    url = reverse("admin:ojs_workers_worker_changelist")
+    sent = {"action": "quiet", "index": "0", "chosen": json.dumps(["a\x00b"])}
+
+    assert admin_client.post(url, sent).status_code == 400
 
 
 @pytest.mark.parametrize(

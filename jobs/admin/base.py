@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.forms import DateTimeField
@@ -21,7 +22,7 @@ from ..access.redaction import may_see, redact_quotes
 from ..errors import StorageUnavailable
 from ..spec.timestamps import to_utc
 from ..store import standby
-from .confirm import in_order
+from .confirm import in_order, read_keys
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
@@ -186,6 +187,8 @@ class OJSModelAdmin(PagesModelAdmin):
                 gettext("List everything"),
             )
             self.message_user(request, text, messages.WARNING)
+        if request.method == "POST" and request.POST.get("select_across") != "1":
+            read_keys(self, request.POST.getlist(ACTION_CHECKBOX_NAME))
         # Most listed objects cannot be "selected to change".
         title = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, title | (extra_context or {}))

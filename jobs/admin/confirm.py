@@ -176,12 +176,29 @@ def _selection(request: HttpRequest) -> dict[str, Any]:
 
 def _shown(model_admin: Any, request: HttpRequest, most: int) -> list[Any]:
     """Return the keys of the objects that the page showed."""
-    key = model_admin.model._meta.pk
     try:
-        keys = [key.to_python(text) for text in json.loads(request.POST.get("shown", "[]"))]
-    except (ValueError, TypeError, ValidationError):
+        texts = list(json.loads(request.POST.get("shown", "[]")))
+    except (ValueError, TypeError, RecursionError):
         raise BadRequest("These are no keys of shown objects.") from None
-    return keys[:most]
+    return read_keys(model_admin, texts)[:most]
+
+
+def read_keys(model_admin: Any, texts: Sequence[Any]) -> list[Any]:
+    """Return the keys of objects that a form has named.
+
+    Raises:
+        BadRequest: no object can have one of them.
+    """
+    field = model_admin.model._meta.pk
+    try:
+        keys = [field.to_python(text) for text in texts]
+        for key in keys:
+            field.run_validators(key)
+    except (ValueError, TypeError, ValidationError):
+        keys = [None]
+    if any(key is None or "\x00" in str(key) for key in keys):
+        raise BadRequest("The form names an object that there cannot be.")
+    return keys
 
 
 def _page(

@@ -87,8 +87,10 @@ class Part:
 
 
 def newest(type: str) -> Any:
-    """The newest schema of a type; None if it has none."""
-    return JobSchema.objects.filter(type=type).first() if type else None
+    """The newest schema of a type as it is typed; None if it has none."""
+    if not type or "\x00" in type:  # the field of the type says what is wrong with it
+        return None
+    return JobSchema.objects.filter(type=type).first()
 
 
 def parts(schema: Any) -> list[Part]:
