@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from ..access.redaction import may_see, redact_text
 from ..models import Job
 from ..models.job import DUE_STATES
-from ..spec.identifiers import moment_of, parse_uuid
+from ..spec.identifiers import moment_of, parse_uuid, typed_uuid
 from ..spec.lifecycle import State
 from .paging import FiguresChangeList, KeysetChangeList
 from .search import BadSearch, search
@@ -30,6 +30,8 @@ SCATTERED = 10_000
 """The same of jobs in a state that few end in, by their end: these rows are all over the table."""
 INDEXED_PARAMETERS = frozenset({"state", "since"})
 INDEXED_OF_DEAD = frozenset({"type", "queue"})
+FRAGMENT = re.compile(r"…?[0-9a-fA-F-]{6,36}")
+"""What may be a part of a job's id."""
 SEPARATOR = "~"
 """Separates the parts of a key in a URL."""
 BEFORE = re.compile(r"(?:^|\s)before:\S+")
@@ -128,13 +130,20 @@ class JobChangeList(FiguresChangeList):
         """What may have been meant, if a single word finds nothing."""
         if self.result_list or self.problem or not re.fullmatch(r"[^\s:\"']+", self.query):
             return ""
-        if re.fullmatch(r"…?[0-9a-fA-F-]{6,36}", self.query):
-            if parse_uuid(self.query):
-                return ""
-            return gettext("A job is found by its whole id; the button beside it copies it.")
-        if self.query.isidentifier():
+        if re.fullmatch(r"[0-9a-f]{32}", self.query):
+            return gettext("For a trace write %(term)s.") % {"term": f"trace:{self.query}"}
+        if typed_uuid(self.query):
+            return ""
+        if self.query.isidentifier() and not FRAGMENT.fullmatch(self.query):
             return gettext("For an error write %(term)s.") % {"term": f"error:{self.query}"}
-        return ""
+        hints = []
+        if FRAGMENT.fullmatch(self.query):
+            hints.append(gettext("A job is found by its whole id; the button beside it copies it."))
+        if self.query.isdigit() or not FRAGMENT.fullmatch(self.query):
+            text = gettext("For a value of the arguments write %(args)s, of the metadata %(meta)s.")
+            values = {"args": f"args.0:{self.query}", "meta": f"meta.key:{self.query}"}
+            hints.append(text % values)
+        return " ".join(hints)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Value
+from django.db.models.functions import Substr
 from django.db.models.lookups import Exact
 from django.utils import timezone
 from django.utils.text import smart_split, unescape_string_literal
@@ -22,14 +23,15 @@ from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import is_sensitive
 from ..models import JobError
-from ..spec.identifiers import first_id, parse_uuid
+from ..spec.identifiers import first_id, typed_uuid
 from ..spec.lifecycle import State
 from ..spec.timestamps import to_utc
+from ..spec.traces import TRACE_ID, TRACEPARENT
 from ..store.expressions import JSONArrayHas, TextAt
 
 HELP = _(
     "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "
-    "args.0: meta.key: after:2026-01-31T12:00 before: ended-after: ended-before:"
+    "trace: unique: args.0: meta.key: after:2026-01-31T12:00 before: ended-after: ended-before:"
 )
 
 NOTHING = Q(pk__in=[])
@@ -40,7 +42,7 @@ class BadSearch(ValueError):
 
 
 def _id(text: str) -> Q:
-    job_id = parse_uuid(text)
+    job_id = typed_uuid(text)
     if job_id is None:
         raise BadSearch(gettext("“%(text)s” is not a job id: that is a UUID.") % {"text": text})
     return Q(pk=job_id)
@@ -54,7 +56,7 @@ def _state(text: str) -> Q:
 
 
 def _bare(text: str) -> Q:
-    job_id = parse_uuid(text)
+    job_id = typed_uuid(text)
     return Q(type__startswith=text) if job_id is None else Q(pk=job_id)
 
 
@@ -73,12 +75,20 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "worker": _worker,
     "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
+    "trace": lambda text: _trace(text),
+    "unique": lambda text: Q(unique_key=text),
     "error": lambda text: JobError.objects.filter(Q(type=text) | Q(code=text)),
     "after": lambda text: _created(text, "gte"),
     "before": lambda text: _created(text, "lt"),
     "ended-after": lambda text: Q(finished_at__gte=_moment(text)),
     "ended-before": lambda text: Q(finished_at__lt=_moment(text)),
 }
+HIDDEN_BEHIND: dict[str, Callable[[], bool]] = {
+    # A key is made of values that may be hidden: whoever guesses them could make it.
+    "unique": lambda: True,
+    "trace": lambda: is_sensitive(TRACEPARENT) or is_sensitive(TRACE_ID),
+}
+"""Terms that may tell hidden values to a user who does not see all."""
 DOCUMENTS = ("args", "meta", "result")
 
 
@@ -96,6 +106,12 @@ def _moment(text: str) -> datetime:
     except ValueError:
         problem = gettext("“%(text)s” is not a time: write 2026-01-31 or 2026-01-31T12:00.")
         raise BadSearch(problem % {"text": text}) from None
+
+
+def _trace(text: str) -> Any:
+    """The trace that `meta` names (`spec.traces.trace_id_of`)."""
+    of_parent = Substr(TextAt("meta", [TRACEPARENT]), 4, 32)
+    return Exact(TextAt("meta", [TRACE_ID]), Value(text)), Exact(of_parent, Value(text))
 
 
 def _inside(path: str, text: str) -> Any:
@@ -136,6 +152,8 @@ def _condition(term: Any, since: UUID | None) -> Any:
 def _term(word: str, sees_all: bool) -> Any:
     key, colon, value = word.partition(":")
     if colon and key in TERMS:
+        if not sees_all and key in HIDDEN_BEHIND and HIDDEN_BEHIND[key]():
+            return NOTHING
         return TERMS[key](_unquoted(value))
     value = _unquoted(value)
     document, dot, path = key.partition(".")

@@ -19,6 +19,7 @@ from uuid import UUID, SafeUUID
 
 UUID7_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+TYPED_PATTERN = re.compile(r"[0-9a-fA-F]{32}")
 
 # An id is two words of 64 bits: milliseconds, version and 12 bits of their fraction (RFC 9562
 # §6.2, method 3); variant and 62 random bits.
@@ -78,6 +79,12 @@ def moment_of(job_id: UUID) -> datetime:
 def first_uuid7(milliseconds: int) -> UUID:
     """The lowest UUIDv7 of a moment, in milliseconds since 1970."""
     return UUID(int=(milliseconds << 16 | VERSION) << 64 | VARIANT)
+
+
+def typed_uuid(text: str) -> UUID | None:
+    """Return the UUID that a person has typed or pasted: also in braces or without hyphens."""
+    digits = text.strip().removeprefix("{").removesuffix("}").replace("-", "")
+    return UUID(digits) if TYPED_PATTERN.fullmatch(digits) else None
 
 
 def parse_uuid(text: object) -> UUID | None:

@@ -109,6 +109,34 @@ def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
 
 
 @pytest.mark.parametrize(
+    "written", [str, lambda key: key.hex, "{{{}}}".format, lambda key: f"id:{key.hex}"]
+)
+def test_a_job_is_found_by_its_id_however_it_is_written(admin_client, written):
+    job, _other = JobFactory(), JobFactory()
+
+    page = admin_client.get(list_of(JOB), {"q": written(job.pk)})
+
+    assert list(page.context["cl"].result_list) == [job]
+
+
+def test_jobs_are_found_by_their_trace_and_their_unique_key(admin_client):
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced = JobFactory(meta={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
+    named = JobFactory(meta={"trace_id": trace})
+    unique = JobFactory(unique_key="9f86d081")
+    JobFactory()
+
+    def found(client, term):
+        return set(client.get(list_of(JOB), {"q": term}).context["cl"].result_list)
+
+    assert found(admin_client, f"trace:{trace}") == {traced, named}
+    assert found(admin_client, "unique:9f86d081") == {unique}
+    # A key can be made of values that are guessed.
+    assert found(staff("view_job"), "unique:9f86d081") == set()
+    assert found(staff("view_job", username="other"), f"trace:{trace}") == {traced, named}
+
+
+@pytest.mark.parametrize(
     ("term", "said"),
     [
         ("stat:discarded", "There is no search word “stat:”."),

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.django_db
 
 JOB = "ojs_jobs_job"
 JOBS = "/admin/ojs_jobs/job/"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def page_of(job):
@@ -378,6 +379,23 @@ def test_jobs_that_run_are_listed_by_how_long_they_have(admin_client, monkeypatc
         ("…da5bbd91bcb3", "A job is found by its whole id; the button beside it copies it."),
         ("da5bbd91bcb3", "A job is found by its whole id; the button beside it copies it."),
         ("smtp_down", "For an error write error:smtp_down."),
+        (
+            "order-4711",
+            "For a value of the arguments write args.0:order-4711, of the metadata "
+            "meta.key:order-4711.",
+        ),
+        (
+            "ann@example.com",
+            "For a value of the arguments write args.0:ann@example.com, of the metadata "
+            "meta.key:ann@example.com.",
+        ),
+        ("4711", "For a value of the arguments write args.0:4711, of the metadata meta.key:4711."),
+        (
+            "471100",
+            "A job is found by its whole id; the button beside it copies it. For a value of the "
+            "arguments write args.0:471100, of the metadata meta.key:471100.",
+        ),
+        (TRACE, f"For a trace write trace:{TRACE}."),
         ("queue:mail", ""),
         ("00000000-0000-4000-8000-000000000000", ""),
     ],

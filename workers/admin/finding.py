@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from jobs.admin import display
 from jobs.models import Job, Queue, TypeRollup
 from jobs.record import parts
-from jobs.spec.identifiers import parse_uuid
+from jobs.spec.identifiers import typed_uuid
 
 from ..models import Dashboard, Worker
 
@@ -51,7 +51,7 @@ def _pages(site: Any, request: HttpRequest, text: str) -> Iterator[Find]:
 
 
 def _by_name(site: Any, request: HttpRequest, text: str) -> Iterator[Find]:
-    job_id = parse_uuid(text)
+    job_id = typed_uuid(text)
     if job_id is not None:
         url = display.page_url(site, request, Job, "change", job_id)
         if url and Job.objects.filter(pk=job_id).exists():
