@@ -41,9 +41,11 @@ class DeadJobAdmin(JobPages):
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        figures: dict[str, Any] = {}
+        # In “Select all 17 dead jobs”: the name of the model is that of the list.
+        figures: dict[str, Any] = {"module_name": gettext("dead jobs")}
         if request.method != "POST":
-            figures = {"matrix": matrix(request), "may_retry": self.has_retry_permission(request)}
+            figures["matrix"] = matrix(request)
+            figures["may_retry"] = self.has_retry_permission(request)
         return super().changelist_view(request, figures | (extra_context or {}))
 
     has_retry_permission = may("ojs_jobs.retry_job")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
+from jobs import engine
 from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
+from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient
 from tests.once import once_is_enough
@@ -167,6 +170,46 @@ def test_a_narrow_window_has_room_for_every_button(log_in):
         box = button.bounding_box()
         assert box["x"] + box["width"] <= tools["x"] + tools["width"] <= 390
         assert box["y"] + box["height"] <= tools["y"] + tools["height"] + 1
+
+
+def test_a_long_name_breaks_on_the_page_of_a_workflow(log_in):
+    job = {"type": "email.send", "args": []}
+    document = {"type": "group", "name": "x" * 250, "jobs": [job]}
+    workflow = engine.create_workflow(plan_of(document, timezone.now()))
+
+    page = log_in(viewport={"width": 390, "height": 900})
+    page.goto(f"/admin/ojs_jobs/workflow/{workflow.pk}/change/")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for part in (".breadcrumbs", ".field-name .readonly"):
+        shown = page.locator(part).first
+        assert shown.evaluate("each => each.scrollWidth <= each.clientWidth"), part
+
+
+def test_an_id_that_turns_its_text_turns_nothing_beside_it(log_in):
+    JobFactory(active=True, reserved_by="web-\u202e1")
+    page = log_in(viewport={"width": 1280, "height": 900})
+
+    page.goto("/admin/ojs_jobs/job/")
+
+    name = page.locator("#result_list .field-worker .ojs-id").bounding_box()
+    copy = page.locator("#result_list .field-worker .ojs-copy").bounding_box()
+    assert copy["y"] == name["y"]
+    assert copy["x"] >= name["x"] + name["width"]
+
+
+def test_a_list_is_passed_without_a_step_for_each_row(log_in):
+    JobFactory.create_batch(101)
+    page = log_in(viewport={"width": 1280, "height": 900})
+    page.goto("/admin/ojs_jobs/job/")
+    page.locator("select[name=action]").focus()
+
+    page.keyboard.press("Shift+Tab")
+    page.locator(".ojs-skip:focus").wait_for()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+
+    assert page.evaluate("document.activeElement.textContent") == "older ›"
 
 
 def test_an_id_is_copied_whole(log_in):

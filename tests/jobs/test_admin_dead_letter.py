@@ -6,6 +6,7 @@ import pytest
 from django.contrib.admin.models import DELETION, LogEntry
 from django.urls import reverse
 
+from jobs.admin.dead_letter import DeadJobAdmin
 from jobs.models import DeadJob, Job, JobError
 from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
@@ -199,3 +200,12 @@ def test_a_job_has_one_history_wherever_it_was_retried(admin_client):
     for model in ("job", "deadjob"):
         history = admin_client.get(reverse(f"admin:ojs_jobs_{model}_history", args=[job.pk]))
         assert "Disk replaced" in history.content.decode()
+
+
+def test_all_of_them_are_called_jobs_where_they_are_selected(admin_client, monkeypatch):
+    monkeypatch.setattr(DeadJobAdmin, "list_per_page", 1)
+    JobFactory.create_batch(2, dead=True)
+
+    page = admin_client.get(list_of(DEAD)).content.decode()
+
+    assert "Select all 2 dead jobs" in page

@@ -89,7 +89,9 @@ document.addEventListener("DOMContentLoaded", () => {
             const kind = document.createElement("span");
             kind.className = "ojs-quiet";
             kind.textContent = ` ${each.kind}`;
-            item.append(each.name, kind);
+            const name = document.createElement("bdi");
+            name.textContent = each.name;
+            item.append(name, kind);
             return item;
         });
         list.replaceChildren(...items);
