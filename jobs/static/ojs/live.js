@@ -1,6 +1,7 @@
 /* Keeps a list, an object's page or the dashboard up to date while it is open: the server says that
    something has changed, and the page is fetched again. It waits while something is selected or
-   typed, and while the new page lacks what has the focus. Without script, or where the server cannot stream, the page stays as it was loaded. */
+   typed, and while the new page lacks what has the focus. Without script, or where the server cannot
+   stream, the page stays as it was loaded. */
 "use strict";
 
 // Django's script knows the boxes of the rows that were loaded; here, rows come and go.
