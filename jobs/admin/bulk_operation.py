@@ -32,13 +32,17 @@ from .job_form import WIDE, Suggesting, suggest
 from .made_once import FIELD, form_id, new_form_id, show_made
 
 EVERY = 2
-FILTERS = ("type", "queue", "project", "state")
-MOMENTS = ("enqueued_after", "enqueued_before")
-MOMENT = {"type": "datetime-local", "step": "1"}
+FILTERS = ("type", "queue", "project", "error_type", "state")
+MOMENTS = ("enqueued_after", "enqueued_before", "finished_after", "finished_before")
 DESTRUCTIVE = (BulkVerb.CANCEL, BulkVerb.DELETE)
 
 
 class MomentField(forms.DateTimeField):
+    def __init__(self, label: Any) -> None:
+        shown = {"type": "datetime-local", "step": "1"}
+        widget = forms.DateTimeInput(attrs=shown, format="%Y-%m-%dT%H:%M:%S")
+        super().__init__(label=label, required=False, widget=widget)
+
     def to_python(self, value: Any) -> datetime | None:
         found = super().to_python(value)
         return None if found is None else chosen_moment(found)
@@ -70,15 +74,15 @@ class NewBulkOperationForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
     )
     priority = forms.IntegerField(label=_("Priority"), required=False, localize=False)
-    enqueued_after = MomentField(
-        label=_("Enqueued after"),
+    enqueued_after = MomentField(_("Enqueued after"))
+    enqueued_before = MomentField(_("Enqueued before"))
+    finished_after = MomentField(_("Finished after"))
+    finished_before = MomentField(_("Finished before"))
+    error_type = forms.CharField(
+        label=_("Type of the last error"),
         required=False,
-        widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),
-    )
-    enqueued_before = MomentField(
-        label=_("Enqueued before"),
-        required=False,
-        widget=forms.DateTimeInput(attrs=MOMENT, format="%Y-%m-%dT%H:%M:%S"),
+        max_length=255,
+        widget=forms.TextInput(attrs=WIDE),
     )
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)

@@ -22,6 +22,7 @@ from . import (
     tenants,
 )
 from .bounds import relieve
+from .bulk_selection import failed_with
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimOptions, claim, claim_chosen, claim_each, exchange
 from .control import (
@@ -126,6 +127,7 @@ __all__ = [
     "expire",
     "extend",
     "fail",
+    "failed_with",
     "find_checkpoint",
     "find_lineage",
     "forget_queues",

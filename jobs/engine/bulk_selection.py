@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Min, TextField
+from django.db.models import Exists, Min, OuterRef, TextField
 from django.db.models.functions import Cast
 
-from ..models import Job, Workflow, WorkflowState
+from ..models import Job, JobError, Workflow, WorkflowState
 from ..models.querysets import JobQuerySet
 from ..spec.bulk_requests import BulkFilter
 from ..spec.fields import Document, refuse
@@ -98,7 +98,9 @@ def filtered(
         (BulkFilter.until, "enqueued_at__lt"),
         (BulkFilter.enqueued_after, "enqueued_at__gt"),
         (BulkFilter.since, "enqueued_at__gte"),
+        (BulkFilter.finished_before, "finished_at__lt"),
         (BulkFilter.older_than, "finished_at__lt"),
+        (BulkFilter.finished_after, "finished_at__gt"),
     ):
         if (moment := limit.read(wanted, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})
@@ -107,9 +109,19 @@ def filtered(
         jobs = jobs.filter(priority=priority)
     for name, value in (BulkFilter.meta.read(wanted) or {}).items():
         jobs = jobs.filter(JSONObjectHas("meta", name, value))
+    if (error_type := BulkFilter.error_type.read(wanted)) is not None:
+        jobs = failed_with(jobs, error_type)
     if (workflow := BulkFilter.workflow.read(wanted)) is not None:
         jobs = _within(jobs, workflow)
     return jobs
+
+
+def failed_with(jobs: JobQuerySet, error_type: str) -> JobQuerySet:
+    """Jobs whose last error is of this type (OJS dead letter §9.1)."""
+    # Starts from the errors, because most jobs have none.
+    later = JobError.objects.filter(job=OuterRef("job"), pk__gt=OuterRef("pk"))
+    latest = JobError.objects.filter(type=error_type).exclude(Exists(later))
+    return jobs.filter(pk__in=latest.values("job"))
 
 
 def _within(jobs: JobQuerySet, workflow: str) -> JobQuerySet:

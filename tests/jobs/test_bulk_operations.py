@@ -14,7 +14,7 @@ from jobs.models import BulkOperation, Event, Job, OperatorAction, Workflow
 from jobs.spec.identifiers import first_id, uuid7
 from jobs.spec.lifecycle import State
 from jobs.store import pace
-from tests.factories import JobFactory, ago, ahead
+from tests.factories import JobErrorFactory, JobFactory, ago, ahead
 from tests.operators import answer, forms, messages, operator, press, viewer
 from workers.chores import reaper
 
@@ -314,7 +314,7 @@ def test_the_form_names_the_time_zone_of_its_moments():
     with timezone.override("Asia/Tokyo"):
         page = operator().get(ADD).content.decode()
 
-    assert page.count("In the time zone Asia/Tokyo.") == 2
+    assert page.count("In the time zone Asia/Tokyo.") == 4
 
 
 def test_an_operator_retries_what_failed_in_a_workflow():
@@ -353,6 +353,36 @@ def test_a_workflow_without_jobs_matches_none():
     found = bulk_selection.filtered({"workflow": str(pk)}, frozenset({State.AVAILABLE}))
 
     assert not found.exists()
+
+
+def test_what_failed_with_an_error_since_a_moment_is_retried_from_the_form_and_nothing_else():
+    tonight = ago(3600)
+    wanted = dead(4, finished_at=ago(1800))
+    earlier, other, late = dead(3, finished_at=ago(1800))
+    Job.objects.filter(pk=earlier.pk).update(finished_at=ago(7200))
+    Job.objects.filter(pk=late.pk).update(finished_at=ago(60))
+    for job in (*wanted, earlier, late):
+        JobErrorFactory(job=job, type="Timeout")
+    JobErrorFactory(job=other, type="Timeout")
+    JobErrorFactory(job=other, type="ValueError")
+    client = operator()
+    form = {
+        "verb": "retry",
+        "error_type": "Timeout",
+        "finished_after": f"{tonight:%Y-%m-%dT%H:%M:%S}",
+        "finished_before": f"{ago(600):%Y-%m-%dT%H:%M:%S}",
+    }
+
+    with timezone.override("UTC"):
+        page = client.post(ADD, form)
+        assert page.context["found"] == (4, False)
+        client.post(ADD, form | {"counted": page.context["fingerprint"]})
+    while bulk_operations.advance():
+        pass
+
+    assert set(Job.objects.filter(state="available")) == set(wanted)
+    operation = BulkOperation.objects.get()
+    assert (operation.done, operation.filter["error_type"]) == (4, "Timeout")
 
 
 def test_a_viewer_starts_nothing():

@@ -28,7 +28,7 @@ from .base import AdminViewSet, confirmed, reason_of
 from .bulk import read_filter
 from .documents import COLUMNS, line, moment, reply
 from .paging import page
-from .search import failed_with, filtered, moment_of, of_type, ordered
+from .search import filtered, moment_of, of_type, ordered
 
 NEWEST = 10_000
 """Jobs whose errors are counted separately; by default `DEAD_LETTER_MAX` keeps no more."""
@@ -188,7 +188,7 @@ def narrowed(dead: Any, parameters: Any) -> Any:
     if parameters.get("type"):
         dead = of_type(dead, parameters["type"])
     if parameters.get("error_type"):
-        dead = failed_with(dead, parameters["error_type"])
+        dead = engine.failed_with(dead, parameters["error_type"])
     now = clock.now()
     for name, lookup in (("since", "finished_at__gte"), ("until", "finished_at__lt")):
         if (wanted := moment_of(parameters, name, now)) is not None:

@@ -6,11 +6,11 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from django.db.models import Exists, F, OuterRef
+from django.db.models import F
 
+from ... import engine
 from ...errors import InvalidRequest
 from ...http.parameters import JobSearch
-from ...models import JobError
 from ...spec.fields import refuse
 from ...spec.lifecycle import State
 from ...spec.members import Moment
@@ -69,7 +69,7 @@ def filtered(jobs: Any, parameters: Any, project: str, *, time: str = "created_a
         if (moment := moment_of(parameters, name, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})
     if parameters.get("error_type"):
-        jobs = failed_with(jobs, parameters["error_type"])
+        jobs = engine.failed_with(jobs, parameters["error_type"])
     return jobs
 
 
@@ -111,14 +111,6 @@ def of_type(jobs: Any, wanted: str) -> Any:
     if wanted.endswith("*"):
         return jobs.filter(type__startswith=wanted[:-1])
     return jobs.filter(type=wanted)
-
-
-def failed_with(jobs: Any, error_type: str) -> Any:
-    """Jobs whose latest error is of this type (OJS dead letter §9.1)."""
-    # Starts from the errors, because most jobs have none.
-    later = JobError.objects.filter(job=OuterRef("job"), pk__gt=OuterRef("pk"))
-    latest = JobError.objects.filter(type=error_type).exclude(Exists(later))
-    return jobs.filter(pk__in=latest.values("job"))
 
 
 def ordered(jobs: Any, parameters: Any) -> tuple[Any, Literal["", "up", "down"]]:
