@@ -64,6 +64,8 @@ ACTION_TAKES = {
     ("jobspec", "withdraw"): "register_spec",
     ("tenant", "remove"): "manage_tenant",
     ("pool", "remove"): "manage_pool",
+    ("ratelimit", "release"): "change_ratelimit",
+    ("ratelimit", "restore"): "change_ratelimit",
     ("bulkoperation", "stop"): "run_bulkoperation",
     ("bulkoperation", "go_on"): "run_bulkoperation",
     ("fleetoperation", "pause"): "drain_fleet",

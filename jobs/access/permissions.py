@@ -33,6 +33,7 @@ OPERATES = frozenset(
         "manage_tenant",
         "manage_pool",
         "pause_queue",
+        "change_ratelimit",
         "maintenance",
         "add_mark",
         "acknowledge_alert",

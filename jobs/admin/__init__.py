@@ -10,6 +10,7 @@ from .job import JobAdmin
 from .maintenance import MaintenanceAdmin
 from .pool import PoolAdmin
 from .queue import QueueAdmin
+from .rate_limit import RateLimitAdmin
 from .schema import JobSchemaAdmin
 from .tenant import TenantAdmin
 from .workflow import WorkflowAdmin
@@ -26,6 +27,7 @@ __all__ = [
     "OperatorActionAdmin",
     "PoolAdmin",
     "QueueAdmin",
+    "RateLimitAdmin",
     "RefusedFinishAdmin",
     "TenantAdmin",
     "WorkflowAdmin",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,8 +14,10 @@ from django.utils.encoding import escape_uri_path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 
 from ..record.wording import distance, span
+from ..spec.durations import parse_duration
 from ..spec.identifiers import parse_uuid
 from .words import word
 
@@ -81,6 +83,18 @@ def moment(value: datetime | None) -> str | SafeString:
         shown,
         distance(value),
     )
+
+
+def limits(policy: Mapping[str, Any]) -> list[str]:
+    """The limits of a policy (OJS rate limiting §3), each in words."""
+    found = []
+    if (most := policy.get("concurrency")) is not None:
+        found.append(gettext("%(most)d at once") % {"most": most})
+    for kind in ("rate", "throttle"):
+        if pace := policy.get(kind):
+            about = {"most": pace["limit"], "period": length(parse_duration(pace["period"]))}
+            found.append(gettext("%(most)d in %(period)s") % about)
+    return found
 
 
 def chip(kind: str, text: str = "") -> SafeString:

@@ -25,6 +25,7 @@ PAGES = {
     "cron": "ojs_jobs_cronjob",
     "tenant": "ojs_jobs_tenant",
     "scheduling": "ojs_jobs_pool",
+    "rate_limit": "ojs_jobs_ratelimit",
 }
 """The model of which the subject of an event is a key, by the first word of its type."""
 WEBHOOK_PAGES = {"sub": "ojs_workers_webhooksubscription", "del": "ojs_workers_webhookdelivery"}

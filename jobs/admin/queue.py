@@ -20,7 +20,6 @@ from ..access.audit import of_request, record_action
 from ..models import Job, Queue
 from ..record import dashboard
 from ..spec import queue_config
-from ..spec.durations import parse_duration
 from ..spec.lifecycle import WAITING, State
 from ..store import clock
 from ..store.database import atomic
@@ -232,14 +231,8 @@ class QueueAdmin(OJSModelAdmin):
 
     @admin.display(description=_("limit"), ordering="concurrency")
     def limit(self, queue: Queue) -> str:
-        found = []
-        if queue.concurrency is not None:
-            found.append(gettext("%(most)d at once") % {"most": queue.concurrency})
-        for kind in ("rate", "throttle"):
-            if pace := queue.config.get("rate_limit", {}).get(kind):
-                period = display.length(parse_duration(pace["period"]))
-                about = {"most": pace["limit"], "period": period}
-                found.append(gettext("%(most)d in %(period)s") % about)
+        policy = queue.config.get("rate_limit", {}) | {"concurrency": queue.concurrency}
+        found = display.limits(policy)
         if queue.max_depth:
             found.append(gettext("%(most)d waiting") % {"most": queue.max_depth})
         return "; ".join(found) or display.NOTHING

@@ -17,7 +17,7 @@ from django.utils.translation import ngettext
 from ..engine import maintenance as modes
 from ..engine import tenants
 from ..engine.limits import QUEUE_KEY, rooms
-from ..models import CronJob, CronRun, Dependency, Job, Maintenance, Queue, Tenant
+from ..models import CronJob, CronRun, Dependency, Job, Maintenance, Queue, RateLimit, Tenant
 from ..spec.lifecycle import WAITING, State
 from ..store import clock
 from .display import absolute, distance, page_url
@@ -235,7 +235,7 @@ def rate_limited(job: Any) -> Iterator[str]:
             text = _("%(limit)s is held until %(moment)s, as a handler asked.")
         else:
             text = _("%(limit)s is reached: it lets the next job start at %(moment)s.")
-        yield Reason(text % about, Queue(pk=job.queue))
+        yield Reason(text % about, RateLimit(pk=key))
 
 
 @reason

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count
 from rest_framework.response import Response
 
 from ..access.audit import of_caller, record_action
-from ..engine.limits import QUEUE_KEY
+from ..engine import limits
 from ..errors import NotFound
 from ..http.base import OJSViewSet
 from ..http.paging import page
 from ..http.parameters import Page
 from ..http.request import Request
-from ..models import Job, Queue, RateLimit
+from ..models import RateLimit
 from ..spec import rate_policy
-from ..spec.lifecycle import State
 from ..spec.operator_requests import LimitsOverride
 from ..spec.timestamps import format_timestamp
 from ..store import clock
@@ -52,9 +50,9 @@ class RateLimitViewSet(OJSViewSet):
         until = LimitsOverride.expires_at.read(body, now)
         held = LimitsOverride.held_until.read(body, now)
         terms = ("expires_at", "held_until")
-        limits = {name: value for name, value in body.items() if name not in terms}
-        policy = rate_policy.queue_policy(limits, "rate_limit")
-        if not key.startswith(QUEUE_KEY):
+        given = {name: value for name, value in body.items() if name not in terms}
+        policy = rate_policy.queue_policy(given, "rate_limit")
+        if not key.startswith(limits.QUEUE_KEY):
             # After the project of the jobs, if they have one.
             rate_policy.JobLimits.key.check(key.rpartition("@")[2], "key")
         with atomic():
@@ -78,8 +76,7 @@ class RateLimitViewSet(OJSViewSet):
 
     def _change(self, key: str, changes: dict[str, Any], selection: dict[str, Any]) -> bool:
         """Change a partition, and tell the audit; return whether there is one."""
-        rows = RateLimit.objects.filter(pk=key)
-        if not rows.update(**changes, closed_until=None, updated_at=clock.now()):
+        if not limits.change([key], **changes):
             return False
         actor = of_caller(self.caller, self.request)
         record_action(actor, "change_ratelimit", kind="ratelimit", count=1, selection=selection)
@@ -101,17 +98,8 @@ def documents(rows: Any) -> Any:
     """The current state of the partitions (§10.1)."""
     now = clock.now()
     keys = [row.key for row in rows]
-    jobs = Job.objects.filter(rate_key__in=keys, rate_key__gt="").order_by()
-    # Filters by queue, to use the same index as a fetch for the waiting jobs.
-    queues = Queue.objects.filter(has_limits=True).values("pk")
-    active, waiting = (
-        dict(found.values_list("rate_key").annotate(jobs=Count("pk")))
-        for found in (
-            jobs.filter(state=State.ACTIVE),
-            jobs.filter(state=State.AVAILABLE, queue__in=queues),
-        )
-    )
-    return [_document(row, active.get(row.key, 0), waiting.get(row.key, 0), now) for row in rows]
+    active, waiting = limits.running_jobs(keys), limits.waiting_jobs(keys)
+    return [_document(row, active[row.key], waiting[row.key], now) for row in rows]
 
 
 def _document(row: RateLimit, active: int, waiting: int, now: Any) -> dict[str, Any]:

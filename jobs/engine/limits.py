@@ -12,12 +12,13 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from ..models import Job, RateLimit
+from ..models import Job, Queue, RateLimit
 from ..record.events import partition_event, record
 from ..spec import rate_policy
+from ..spec.lifecycle import State
 from ..spec.rate_policy import Memory, Room
 from ..spec.validation import NewJob
-from ..store import clock
+from ..store import clock, wakeup
 from ..store.database import atomic, run
 
 QUEUE_KEY = "queue/"
@@ -84,6 +85,28 @@ def running_jobs(keys: Iterable[str]) -> Counter[str]:
     # The second condition lets PostgreSQL use the partial index on `rate_key`.
     active = Job.objects.active().filter(rate_key__in=list(keys), rate_key__gt="").order_by()
     return Counter(dict(active.values_list("rate_key").annotate(jobs=Count("pk"))))
+
+
+def waiting_jobs(keys: Iterable[str]) -> Counter[str]:
+    # Filters by queue, to use the same index as a fetch.
+    queues = Queue.objects.filter(has_limits=True).values("pk")
+    waiting = Job.objects.filter(
+        rate_key__in=list(keys), rate_key__gt="", state=State.AVAILABLE, queue__in=queues
+    )
+    return Counter(dict(waiting.order_by().values_list("rate_key").annotate(jobs=Count("pk"))))
+
+
+def change(keys: Collection[str], **columns: Any) -> int:
+    """Change partitions; return how many there are. The next fetch looks at them again."""
+    rows = RateLimit.objects.filter(pk__in=keys)
+    found = rows.update(**columns, closed_until=None, updated_at=clock.now())
+    if found:
+        waiting = Job.objects.filter(
+            rate_key__in=list(keys), rate_key__gt="", state=State.AVAILABLE
+        )
+        named = {key.removeprefix(QUEUE_KEY) for key in keys if key.startswith(QUEUE_KEY)}
+        wakeup.notify(named | set(waiting.order_by().values_list("queue", flat=True).distinct()))
+    return found
 
 
 def rooms(keys: Iterable[str]) -> dict[str, Room]:

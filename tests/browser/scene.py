@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.access.audit import of_shell
-from jobs.models import Job, Rollup
+from jobs.models import Job, RateLimit, Rollup
 from jobs.record import rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from workers.chores import reaper
@@ -148,6 +148,14 @@ def _queues() -> Job:
     images = QueueFactory(name="images", concurrency=24)
     engine.queues.configure(
         images.pk, {"rate_limit": {"rate": {"limit": 600, "period": "PT1M"}}}, create=False
+    )
+    RateLimit.objects.create(
+        pk="payments",
+        policy={"concurrency": 4, "rate": {"limit": 100, "period": "PT1M"}},
+        override={"concurrency": 2},
+        override_until=ahead(3600),
+        held_until=ahead(600),
+        exceeded_at=ago(90),
     )
     for number in range(36):
         queue = ("mail", "default", "search")[number % 3]

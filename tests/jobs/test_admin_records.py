@@ -51,7 +51,7 @@ KEY = "0198c0de-0000-7000-8000-000000000001"
         ("scheduling.rebalanced", "heavy", "ojs_jobs/pool/heavy"),
         ("webhook.subscription.created", f"sub_{KEY}", f"ojs_workers/webhooksubscription/{KEY}"),
         ("webhook.dead", f"del_{KEY}", f"ojs_workers/webhookdelivery/{KEY}"),
-        ("rate_limit.exceeded", "smtp", None),
+        ("rate_limit.exceeded", "smtp", "ojs_jobs/ratelimit/smtp"),
         ("bulk.cancel.completed", "cancel", None),
         ("queue.deleted", "mail", None),
         ("queue.config_updated", "_default", None),
