@@ -276,7 +276,16 @@ class Settings:
 
     # Operators
     REDACT_KEYS: list[str] = option(
-        ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
+        [
+            "*password*",
+            "*passwd*",
+            "*secret*",
+            "*token*",
+            "*api_key*",
+            "*api-key*",
+            "*apikey*",
+            "*authorization",
+        ],
         "Keys whose values are hidden from users without the permission `view_job_args`; "
         "`*` matches anything, case is ignored.",
     )

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..access.redaction import may_see, redact_quotes
+from ..access.redaction import may_see, redact_prose, redact_quotes
 from ..engine import progress_of
 from ..models import Job
 from ..spec.envelope import ERROR_FIELDS, due_at, envelope
@@ -199,7 +199,10 @@ class JobPages(ReadOnlyModelAdmin):
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
-        context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
+        lines = list(job.logs.order_by("-pk")[:LINES_SHOWN])
+        for line in lines if job.is_redacted else ():
+            line.message = redact_prose(line.message)
+        context["lines_of_job"] = lines
         context["timeline"] = timeline(job, self.admin_site.name)
         context["bar"] = bar(context["timeline"])
         context["original_of_job"], context["copies_of_job"] = related(job, self.admin_site.name)

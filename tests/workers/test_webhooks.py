@@ -525,6 +525,25 @@ def test_values_that_not_everyone_may_see_are_not_sent(api):
     assert "login(password=" in WebhookDelivery.objects.get().body
 
 
+def test_an_event_that_cannot_be_written_keeps_back_no_other(api, monkeypatch, caplog):
+    made(api, kinds=["job.enqueued"])
+    api.pushed(type="bad.one")
+    good = api.pushed(type="good.one")
+
+    def redact(document):
+        if "bad.one" in str(document):
+            raise RecursionError
+        return document
+
+    monkeypatch.setattr(fan_out, "redact_quotes", redact)
+
+    written()
+    written()
+
+    assert [row.subject for row in WebhookDelivery.objects.all()] == [str(good)]
+    assert caplog.text.count("is not sent to webhooks") == 1
+
+
 def test_events_are_read_once_and_lost_by_no_crash(api, monkeypatch):
     with receiving(200, 500) as receiver:
         made(api, receiver.at())

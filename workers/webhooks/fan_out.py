@@ -7,6 +7,7 @@ enqueues their jobs. So none is lost and none is written twice, whatever dies.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from jobs.store.rows import insert_rows
 from ..models import EventCursor, WebhookDelivery, WebhookFormat, WebhookSubscription
 from . import delivery_jobs
 from .requests import NEVER_SENT, matches
+
+logger = logging.getLogger("workers.webhooks")
 
 NAME = "webhooks"
 BATCH = 500
@@ -129,6 +132,7 @@ def _deliveries(rows: Sequence[Event], interests: Sequence[Interest]) -> list[We
                 next_try_at=now,
             )
             for event, row in pairs
+            if (event.pk, _is_cloudevent(row)) in bodies
         ]
     return found
 
@@ -143,15 +147,24 @@ def _bodies(
     """The envelopes of events as JSON, without values that not everyone may see.
 
     By the event, and whether it is a CloudEvent: in structured mode, whatever the subscription's
-    is; the request's headers are made when it is sent.
+    is; the request's headers are made when it is sent. An event that cannot be written is left out:
+    it must not keep back those after it.
     """
     each = list({event.pk: event for event, _ in pairs}.values())
-    shown = map(redact_quotes, events.event_documents(each, project=project))
-    documents = {event.pk: document for event, document in zip(each, shown, strict=True)}
-    return {
-        (key, is_cloudevent): written(documents[key], is_cloudevent=is_cloudevent)
-        for key, is_cloudevent in {(event.pk, _is_cloudevent(row)) for event, row in pairs}
-    }
+    formats: dict[int, set[bool]] = defaultdict(set)
+    for event, row in pairs:
+        formats[event.pk].add(_is_cloudevent(row))
+    bodies: dict[tuple[int, bool], str] = {}
+    for event, document in zip(each, events.event_documents(each, project=project), strict=True):
+        try:
+            shown = redact_quotes(document)
+            bodies |= {
+                (event.pk, is_cloudevent): written(shown, is_cloudevent=is_cloudevent)
+                for is_cloudevent in formats[event.pk]
+            }
+        except Exception:
+            logger.exception("The event %s is not sent to webhooks.", events.cursor_of(event))
+    return bodies
 
 
 def written(document: dict[str, Any], *, is_cloudevent: bool) -> str:
