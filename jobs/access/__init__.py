@@ -18,6 +18,7 @@ from .table import (
     declare,
     find,
     is_redacted,
+    sees_all,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "declare",
     "find",
     "is_redacted",
+    "sees_all",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,11 @@ STRING = re.compile(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:\s*+)?|\\?+\Z)', re.DOTALL)
 
 
 Search = Callable[[str], Any]
+
+
+def is_hidden(path: Iterable[str]) -> bool:
+    """Whether the value at a path of keys is hidden. Who may not see it may not search for it."""
+    return any(map(is_sensitive, path))
 
 
 def is_sensitive(key: str) -> bool:

@@ -168,6 +168,12 @@ def authorize(caller: Caller, command: Command | None) -> None:
         )
 
 
+def sees_all(caller: Caller) -> bool:
+    """Whether nothing of a job is hidden from this caller: it may see what is redacted for others,
+    or reads jobs as the programs do that enqueue them."""
+    return caller.may(Scope.ADMIN_ARGS) or caller.may(Scope.PRODUCE, reads=True)
+
+
 def is_redacted(command: Command | None, caller: Caller) -> bool:
     """Whether arguments, results and errors in the answer are redacted for this caller."""
     return (command is None or command.hides) and not caller.may(Scope.ADMIN_ARGS)

@@ -21,7 +21,7 @@ from django.utils.text import smart_split, unescape_string_literal
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..access.redaction import is_sensitive
+from ..access.redaction import is_hidden
 from ..models import JobError
 from ..spec.identifiers import first_id, typed_uuid
 from ..spec.lifecycle import State
@@ -158,9 +158,7 @@ def _term(word: str, sees_all: bool) -> Any:
     value = _unquoted(value)
     document, dot, path = key.partition(".")
     if colon and dot and path and document in DOCUMENTS:
-        if not sees_all and (
-            any(is_sensitive(part) for part in path.split(".")) or value.lstrip()[:1] in ("{", "[")
-        ):
+        if not sees_all and (is_hidden(path.split(".")) or value.lstrip()[:1] in ("{", "[")):
             return NOTHING  # nor may a whole object be guessed
         return _inside(key, value)
     if colon and word[0] not in "\"'":

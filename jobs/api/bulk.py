@@ -13,6 +13,7 @@ from django.db import transaction
 from rest_framework.response import Response
 
 from .. import engine
+from ..access import sees_all
 from ..access.audit import of_caller
 from ..access.projects import assign_project
 from ..conf import ojs_settings
@@ -142,7 +143,9 @@ class BulkViewSet(OJSViewSet):
     def _change(self, operation: str) -> Response:
         body = self.read(BulkChange, required=True)
         actor = of_caller(self.caller, self.request)
-        selection = Selection.read(body, operation, actor, self.caller.project)
+        selection = Selection.read(
+            body, operation, actor, self.caller.project, sees_all=sees_all(self.caller)
+        )
         if BulkChange.dry_run.read(body):
             return Response(selection.preview())
         whole = Bulk.atomicity.read(body) == "atomic"

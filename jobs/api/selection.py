@@ -34,17 +34,24 @@ class Selection:
     wanted: Document | None = None
 
     @classmethod
-    def read(cls, body: Document, operation: str, actor: Actor, project: str) -> Selection:
+    def read(
+        cls, body: Document, operation: str, actor: Actor, project: str, *, sees_all: bool
+    ) -> Selection:
         """
+        Args:
+            sees_all: no value is hidden from the caller.
+
         Raises:
             InvalidRequest: neither ids nor a filter, both, or an invalid one.
             BatchTooLarge: too many ids.
+            PermissionDenied: the filter names a value that is hidden from the caller.
         """
         ids, wanted = body.get("job_ids"), BulkChange.filter.read(body)
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
-            jobs = scope_to(filtered(wanted, OPERATIONS[operation].default), project)
+            default = OPERATIONS[operation].default
+            jobs = scope_to(filtered(wanted, default, sees_all=sees_all), project)
             return cls(operation, jobs, None, actor, wanted)
         ids = BulkChange.job_ids.read(body) or []
         if len(ids) > ojs_settings.MAX_BULK:

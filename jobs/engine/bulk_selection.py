@@ -10,7 +10,9 @@ from uuid import UUID
 from django.db.models import Exists, Min, OuterRef, TextField
 from django.db.models.functions import Cast
 
-from ..models import Job, JobError, Workflow, WorkflowState
+from ..access.redaction import is_hidden
+from ..errors import PermissionDenied
+from ..models import Job, JobError, Scope, Workflow, WorkflowState
 from ..models.querysets import JobQuerySet
 from ..spec.bulk_requests import BulkFilter
 from ..spec.fields import Document, refuse
@@ -71,16 +73,22 @@ OPERATIONS = {
 
 
 def filtered(
-    wanted: Document, default: frozenset[State], *, now: datetime | None = None
+    wanted: Document,
+    default: frozenset[State],
+    *,
+    now: datetime | None = None,
+    sees_all: bool = True,
 ) -> JobQuerySet:
     """The jobs that a filter matches (OJS bulk §6.1; admin API §8.1).
 
     Args:
         default: the states of a filter that names none.
         now: what relative moments count from; by default, now.
+        sees_all: False for a caller who could otherwise guess hidden values of `meta` by counting.
 
     Raises:
         InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
+        PermissionDenied: a value in it is hidden from the caller.
     """
     for name in wanted:
         if name not in BulkFilter.names:
@@ -108,6 +116,12 @@ def filtered(
     if priority is not None:
         jobs = jobs.filter(priority=priority)
     for name, value in (BulkFilter.meta.read(wanted) or {}).items():
+        if not sees_all and is_hidden([name]):
+            raise PermissionDenied(
+                f"Values of '{name}' are hidden from this API key: to select jobs by them, it "
+                f"needs the scope '{Scope.ADMIN_ARGS}'.",
+                scope=str(Scope.ADMIN_ARGS),
+            )
         jobs = jobs.filter(JSONObjectHas("meta", name, value))
     if (error_type := BulkFilter.error_type.read(wanted)) is not None:
         jobs = failed_with(jobs, error_type)

@@ -149,6 +149,32 @@ def test_who_may_see_arguments_gets_them_with_the_retry(dead):
     assert reply.json()["job"]["args"] == [{"password": SECRET}]
 
 
+def counted(who: OJSClient, guess: str, operation: str):
+    chosen = {"meta": {"api_key": guess}, "state": "discarded"}
+    return who.send(f"jobs/bulk/{operation}", {"filter": chosen, "dry_run": True})
+
+
+@pytest.mark.parametrize("operation", ["retry", "delete"])
+def test_who_only_operates_guesses_no_secret_by_counting(dead, operation):
+    asked = [counted(client("operate"), guess, operation) for guess in (SECRET, "wrong")]
+
+    assert [refusal(reply)["code"] for reply in asked] == ["permission_denied"] * 2
+    assert asked[0].json()["error"]["message"] == asked[1].json()["error"]["message"]
+    for more in ("ojs:admin:args", "produce"):
+        trusted = client("operate", more)
+        assert counted(trusted, SECRET, operation).json()["total_matched"] == 1
+        assert counted(trusted, "wrong", operation).json()["total_matched"] == 0
+
+
+def test_who_only_operates_still_selects_by_what_is_not_hidden():
+    JobFactory(dead=True, meta={"customer": "c-17"})
+    chosen = {"meta": {"customer": "c-17"}, "state": "discarded"}
+
+    reply = client("operate").send("jobs/bulk/delete", {"filter": chosen, "dry_run": True})
+
+    assert reply.json()["total_matched"] == 1
+
+
 def test_who_enqueues_sees_arguments(dead):
     """`produce` is the scope of the clients that wrote them."""
     assert client("produce").job(dead.pk)["args"] == [{"password": SECRET}]
