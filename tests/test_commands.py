@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from importlib import import_module
 
 import pytest
-from django.core.management import CommandError, call_command, find_commands
+from django.core.management import BaseCommand, CommandError, call_command, find_commands
 from django.db import OperationalError
 
 from jobs.management import base
@@ -19,6 +20,7 @@ OURS = [
     for app in ("jobs", "workers", "ojs_project")
     for name in find_commands(str(ROOT / app / "management"))
 ]
+QUIET = {"force_color": False, "no_color": True, "skip_checks": True}
 JOB = "01a22517-8581-76b8-92b1-fcd0f9209255"
 ASKING = [
     ["checkalerts"],
@@ -51,6 +53,25 @@ def the_line(output: str) -> str:
 @pytest.mark.parametrize("module", OURS)
 def test_every_command_has_the_base_that_says_what_the_database_lacks(module):
     assert issubclass(import_module(module).Command, base.Command)
+
+
+@pytest.mark.parametrize("module", OURS)
+def test_no_command_prints_control_characters_of_data(module):
+    out, err = io.StringIO(), io.StringIO()
+
+    class Printing(import_module(module).Command):
+        def handle(self, *args: object, **options: object) -> str:
+            self.stdout.write("a\x1b[31m")
+            self.stderr.write("b\x9b31m\n")
+            return "c\x07 \u202e\n"
+
+    command = Printing(stdout=out, stderr=err)
+    BaseCommand.execute(command, **QUIET)
+    assert out.getvalue() == "a\\u001b[31m\nc\\u0007 \\u202e\n"
+    assert err.getvalue() == "b\\u009b31m\n"
+    redirected = io.StringIO()
+    Printing().execute(stdout=redirected, stderr=err, **QUIET)
+    assert redirected.getvalue() == out.getvalue()
 
 
 @pytest.mark.django_db

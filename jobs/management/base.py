@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
+from jobs.spec.error_texts import in_lines
 from jobs.store.trouble import described
 
 LEFT = 128 + signal.Signals.SIGPIPE
@@ -19,13 +20,20 @@ LEFT = 128 + signal.Signals.SIGPIPE
 
 
 class Output(OutputWrapper):
-    """Remembers that it could not be written."""
+    """Prints control characters as escapes: what a client or a worker wrote must not command a
+    terminal. Remembers that it could not be written."""
 
     has_failed = False
 
-    def write(self, *args: Any, **kwargs: Any) -> Any:
+    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> Any:
         with self._watched():
-            return super().write(*args, **kwargs)
+            return super().write(in_lines(msg), style_func, ending)
+
+    def overwrite(self, text: str, before: int = 0) -> None:
+        """Write in place of an unfinished line of so many characters; nothing: remove it."""
+        line = f"\r{in_lines(text):<{before}}"
+        with self._watched():
+            super().write(line if text else f"{line}\r", str, "")
 
     def flush(self) -> None:
         with self._watched():
@@ -44,11 +52,17 @@ class Command(BaseCommand):
     """A command that says in one line that its database failed, or that its output cannot be
     written; `--traceback` shows the rest."""
 
-    def __init__(self, stdout: Any = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(stdout, *args, **kwargs)
+    def __init__(self, stdout: Any = None, stderr: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(stdout, stderr, *args, **kwargs)
         self.stdout = Output(stdout or sys.stdout)
+        style = self.stderr.style_func
+        self.stderr = Output(stderr or sys.stderr)
+        self.stderr.style_func = style
 
     def execute(self, *args: Any, **options: Any) -> str | None:
+        for name in ("stdout", "stderr"):
+            if (stream := options.pop(name, None)) is not None:
+                setattr(self, name, Output(stream))
         try:
             output = super().execute(*args, **options)
             self.stdout.flush()

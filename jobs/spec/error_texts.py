@@ -17,13 +17,20 @@ def legible(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
-CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+BIDIRECTIONAL = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"
+CONTROLS = re.compile(rf"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029{BIDIRECTIONAL}]")
+CONTROLS_OF_LINES = re.compile(rf"(?!\n){CONTROLS.pattern}")
 
 
 def in_one_line(text: str) -> str:
     """Return `text` with line breaks and other control characters as escapes: on a terminal, they
-    would forge other lines, or colours."""
+    would forge other lines, or colours, or turn the order of what is read."""
     return CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def in_lines(text: str) -> str:
+    """The same for a text of several lines, with escapes that JSON has, too: `\\u009b`."""
+    return CONTROLS_OF_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def message_of(problem: BaseException) -> str:

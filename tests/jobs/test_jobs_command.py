@@ -93,6 +93,15 @@ def test_a_job_is_shown_with_its_errors():
     assert shown["state"] == "retryable" and shown["errors"][0]["message"] == "no"
 
 
+def test_arguments_command_no_terminal():
+    evil = "\x9b31m\u202e\x1b[2J"
+    jobs.enqueue("email.send", [evil, {evil: 1}])
+
+    for printed in (run("list"), run("tail", "--once"), run("list", "--json")):
+        assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
+    assert as_json("list")[0]["args"] == [evil, {evil: 1}]
+
+
 def test_what_a_worker_reported_forges_no_lines_on_a_terminal():
     jobs.enqueue("email.send", ["ann"])
     (job,) = engine.claim(["default"], worker_id="w")

@@ -30,6 +30,19 @@ def refused(*arguments: str) -> CommandError:
     return problem.value
 
 
+def test_what_a_worker_says_of_itself_commands_no_terminal():
+    evil = "h\x1b]0;title\x07\r\nw2  \x9b31m\u202e"
+    WorkerFactory(pk="w1", hostname=evil, labels=[evil])
+
+    shown = fleet("status")
+
+    assert len(shown.splitlines()) == 2
+    assert not {"\x1b", "\x07", "\r", "\x9b", "\u202e"} & set(shown)
+    as_json = fleet("status", "--format", "json")
+    assert not {"\x1b", "\x9b", "\u202e"} & set(as_json)
+    assert json.loads(as_json)["workers"][0]["hostname"] == evil
+
+
 @pytest.mark.parametrize("verb", ["quiet", "resume", "terminate", "drain"])
 def test_an_order_without_any_selection_is_refused(verb):
     WorkerFactory()

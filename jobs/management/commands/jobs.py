@@ -30,7 +30,7 @@ from jobs.handles import Contents, JobHandle
 from jobs.management import base
 from jobs.models import Event, Job
 from jobs.record import events
-from jobs.spec.error_texts import in_one_line
+from jobs.spec.error_texts import in_lines, in_one_line
 from jobs.spec.lifecycle import Event as Transition
 from jobs.spec.lifecycle import State, sources
 from jobs.spec.timestamps import format_timestamp
@@ -140,7 +140,7 @@ class Command(base.Command):
                 str(job.state),
                 f"{job.attempt}/{job.max_attempts}",
                 f"{job.created_at:%Y-%m-%d %H:%M}",
-                orjson.dumps(Contents(job).args).decode(),
+                in_lines(orjson.dumps(Contents(job).args).decode()),
             )
             for job in found
         ]
@@ -200,7 +200,7 @@ class Command(base.Command):
             line = f"{event.time:%H:%M:%S} {what:<10} {event.subject} {event.job_type}"
             line += f" [{event.queue}]" if event.queue else ""
             line += f" attempt {event.attempt}" if event.attempt else ""
-            self.stdout.write(line[: self._width()])
+            self.stdout.write(in_one_line(line)[: self._width()])
         self.stdout.flush()
 
     # Act
@@ -319,9 +319,8 @@ class Command(base.Command):
         """Say on a terminal how far it is, in place of what was said before."""
         if self.stderr.isatty():
             before, self._said = self._said, text
-            line = f"\r{text:<{len(before)}}" if text else f"\r{'':<{len(before)}}\r"
             if text or before:
-                self.stderr.write(line, style_func=str, ending="")
+                self.stderr.overwrite(text, len(before))
 
     def _print(self, document: Any) -> None:
         self.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobs.management import base
+from jobs.spec.error_texts import in_one_line
 from workers.alerts import delivery, evaluation
 from workers.models import Alert
 
@@ -27,7 +28,7 @@ class Command(base.Command):
         sent = delivery.deliver_due()
         opened = list(Alert.objects.begun().select_related("rule").order_by("pk"))
         for alert in opened:
-            self.stdout.write(f"{alert.rule.name}: {alert.text}")
+            self.stdout.write(in_one_line(f"{alert.rule.name}: {alert.text}"))
         self.stdout.write(f"{len(opened)} alerts are open; {sent} notifications were sent.")
         if opened and options["fail"]:
             raise CommandError("Alerts are open.")

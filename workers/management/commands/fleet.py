@@ -26,6 +26,7 @@ from jobs.access.audit import of_shell
 from jobs.errors import InvalidRequest, OJSError
 from jobs.management import base
 from jobs.spec.durations import LONGEST, parse_duration
+from jobs.spec.error_texts import in_one_line
 from jobs.spec.timestamps import format_timestamp
 from workers.fleet import drain, rolling
 from workers.fleet import orders as fleet
@@ -250,7 +251,7 @@ class Command(base.Command):
     def _show(self, done: int, whole: int) -> None:
         if self.options["wait"] and sys.stderr.isatty():
             bar = "#" * (20 * done // max(whole, 1))
-            self.stderr.write(f"\r[{bar:<20}] {done}/{whole}", style_func=str, ending="")
+            self.stderr.overwrite(f"[{bar:<20}] {done}/{whole}")
             if done == whole:
                 self.stderr.write("")
 
@@ -333,6 +334,7 @@ def _line(worker: Any) -> tuple[str, ...]:
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """The rows as lines, each column as wide as its widest text."""
+    rows = [[in_one_line(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
