@@ -163,6 +163,7 @@ AXES_RESET_ON_SUCCESS = True
 # Attempts during the lock neither prolong it nor fill the table.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_CLIENT_IP_CALLABLE = "ojs_project.addresses.client_address"
+AXES_USERNAME_CALLABLE = "ojs_project.addresses.client_name"
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False

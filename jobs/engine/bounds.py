@@ -168,6 +168,7 @@ def _fill_in(job: NewJob, queue: Queue) -> None:
 
 def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
     ended: list[UUID] = []
+    projects = {job.project for job in new}
     strategy = queue.config.get("strategy", "reject")
     before = depth(queue.pk)
     after = before + len(new)
@@ -177,7 +178,7 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
             # row. Wait for them only if nothing else is left.
             for patient in (False, True):
                 if after > bound:
-                    dropped = _drop(queue.pk, after - bound, patient=patient)
+                    dropped = _drop(queue.pk, projects, after - bound, patient=patient)
                     after -= len(dropped)
                     ended += [job.pk for job in dropped if job.followed]
         if after > bound:
@@ -194,16 +195,17 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
     return ended
 
 
-def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
+def _drop(queue: str, projects: Collection[str], count: int, *, patient: bool) -> list[Job]:
     """Discard the oldest available jobs to make room, and return them (OJS backpressure §5.3).
 
     Args:
+        projects: those of the new jobs. Jobs of other projects make room for nobody.
         patient: wait for locked jobs instead of skipping them.
     """
     now = clock.now()
     skip = connection().features.has_select_for_update_skip_locked and not patient
     oldest = list(
-        Job.objects.filter(queue=queue, state=State.AVAILABLE)
+        Job.objects.filter(queue=queue, state=State.AVAILABLE, project__in=projects)
         .order_by("enqueued_at", "pk")
         .select_for_update(skip_locked=skip)
         .only("type", "queue", "state", "attempt", "followed")[:count]

@@ -55,12 +55,22 @@ def is_reserved(worker_id: str) -> bool:
     return SEPARATOR in worker_id
 
 
+def longest_in(project: str) -> int:
+    """The length of the ids that a project may give new workers: the project's name fits as well.
+
+    Otherwise the project would learn from its own worker's cut id that another one has the plain
+    one.
+    """
+    return LONGEST - len(project) - len(SEPARATOR)
+
+
 def qualified(worker_id: str, project: str) -> str:
     """The stored id of a project's worker if another worker has the plain one.
 
-    An id that would be too long is cut, and ends in a hash of the whole id.
+    An id that would be too long is cut, and ends in a hash of the whole id. Only workers of earlier
+    releases have such ids.
     """
-    room = LONGEST - len(project) - len(SEPARATOR)
+    room = longest_in(project)
     if len(worker_id) > room:
         digest = sha256(worker_id.encode()).hexdigest()[:DIGEST]
         worker_id = f"{worker_id[: room - DIGEST - 1]}~{digest}"

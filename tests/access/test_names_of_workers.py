@@ -75,6 +75,39 @@ def test_long_ids_with_the_same_beginning_are_distinguished():
     assert qualified("x" * 254 + "a", "acme") != qualified("x" * 254 + "b", "acme")
 
 
+@pytest.mark.parametrize("path", ["register", "heartbeat", "fetch"])
+def test_a_long_id_tells_nothing_of_another_projects_worker(acme, path):
+    long = "x" * 250
+    ojs().send("workers/register", BOX | {"worker_id": long})
+
+    def tried(worker_id: str):
+        body = BOX if path == "register" else {"queues": ["default"]} if path == "fetch" else {}
+        return refusal(acme.send(f"workers/{path}", body | {"worker_id": worker_id}))
+
+    taken, free = tried(long), tried("y" * 250)
+
+    assert taken["message"] == free["message"]
+    assert "at most 249 characters in the project 'acme'" in free["message"]
+    assert list(stored()) == [long]
+
+
+def test_the_longest_id_of_a_project_is_shown_whole_whoever_else_has_it(acme):
+    longest = "x" * 249
+    ojs("beta").send("workers/register", BOX | {"worker_id": longest})
+
+    reply = acme.send("workers/register", BOX | {"worker_id": longest})
+
+    assert reply.status_code == 200, reply.content
+    assert reply.json()["worker_id"] == longest
+    assert stored() == {longest: "beta", f"acme@/{longest}": "acme"}
+
+
+def test_a_worker_of_an_earlier_release_keeps_its_long_id(acme):
+    WorkerFactory(pk="x" * 250, project="acme")
+
+    assert acme.send("workers/heartbeat", {"worker_id": "x" * 250}).status_code == 200
+
+
 @pytest.mark.parametrize("worker_id", ["acme@/w", "@/", "w@/"])
 def test_what_can_be_a_stored_id_is_no_clients(acme, settings, worker_id):
     settings.OJS = {"FLARE": {"ENABLED": True}}

@@ -12,11 +12,12 @@ from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
 from jobs.errors import QueueFull
+from jobs.http.authentication import make_key
 from jobs.models import Event, Job, Queue, RateLimit
 from jobs.producer import enqueue
 from jobs.spec.identifiers import uuid7
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, many_jobs
-from tests.ojs_client import V1, refusal
+from tests.ojs_client import V1, OJSClient, refusal
 
 A_JOB = {"type": "email.send", "args": []}
 
@@ -126,6 +127,21 @@ def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
     assert api.job(first)["state"] == "discarded"
     assert {job["id"] for job in api.fetch("mail", count=5)} == set(rest)
     assert {"backpressure.dropped", "job.discarded"} <= set(event_types())
+
+
+def test_no_job_of_another_project_is_dropped_for_a_new_one(api):
+    acme, other = (OJSClient(make_key("key", project=name)[1]) for name in ("acme", "other"))
+    bound(api, max_depth=2, strategy="drop_oldest")
+    theirs, mine = acme.pushed(queue="mail"), other.pushed(queue="mail")
+
+    newest = other.pushed(queue="mail")
+
+    assert (acme.job(theirs)["state"], other.job(mine)["state"]) == ("available", "discarded")
+    third = OJSClient(make_key("key", project="third")[1])
+    refused = third.push(queue="mail").json()["error"]
+    # The bound is about the jobs of all projects, and so is the depth.
+    assert (refused["code"], refused["details"]["depth"]) == ("QUEUE_FULL", 2)
+    assert {acme.job(theirs)["state"], other.job(newest)["state"]} == {"available"}
 
 
 def close(api, how):

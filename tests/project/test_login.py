@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from ojs_project.addresses import client_address
+from ojs_project.addresses import client_address, client_name
 from tests import processes
 from tests.once import once_is_enough
 
@@ -75,6 +75,17 @@ def test_guessing_a_password_locks_out_only_the_guesser(site, tmp_path):
     with processes.manage(tmp_path, environment, "axes_reset") as reset:
         assert reset.wait() == 0, reset.output
     assert login.try_out("ada", PASSWORD).status_code == 302
+
+
+@pytest.mark.parametrize("source", ["credentials", "form"])
+def test_of_a_long_name_the_beginning_is_recorded(source):
+    typed = {"username": "x" * 5000}
+    request = SimpleNamespace(POST=typed if source == "form" else {})
+
+    name = client_name(request, typed if source == "credentials" else None)
+
+    assert name == "x" * 255
+    assert client_name(SimpleNamespace(POST={})) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from collections.abc import Collection
 
 from jobs.access.projects import scope_to
 from jobs.models import Job
-from jobs.spec.worker_ids import qualified, spellings
+from jobs.spec.fields import refuse
+from jobs.spec.worker_ids import longest_in, qualified, spellings
 from jobs.store.database import atomic
 
 from ..models import Worker
@@ -25,6 +26,9 @@ def stored_names(worker_ids: Collection[str], project: str) -> dict[str, str]:
 
     Without a project, no query; with one, a single query, and another for each worker without a
     record.
+
+    Raises:
+        InvalidRequest: an id is too long for a new worker of the project.
     """
     names = {worker_id: worker_id for worker_id in worker_ids}
     named = {worker_id for worker_id in names if worker_id} if project else ()
@@ -39,9 +43,19 @@ def _name(worker_id: str, project: str, owners: dict[str, str]) -> str:
     """
     Args:
         owners: name → project, for the existing records.
+
+    Raises:
+        InvalidRequest: the id is too long for a new worker of the project.
     """
     own_name = qualified(worker_id, project)
     owner = owners.get(worker_id)
+    room = longest_in(project)
+    if len(worker_id) > room and owner != project and own_name not in owners:
+        raise refuse(
+            "worker_id",
+            f"A worker's id may have at most {room} characters in the project '{project}'.",
+            validation="max_length",
+        )
     if owner == project:
         if own_name in owners:
             # A server of the previous release stored the worker while the plain id was free.
