@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ..conf import ojs_settings
@@ -139,7 +140,16 @@ GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 within a site, 64:ff9b:1::/48 through a NAT64 of the network's own, ::/96 to an IPv4 address."""
 
 
+NEAR = (
+    ipaddress.IPv4Network("168.63.129.16"),  # the host of a virtual machine on Azure
+    ipaddress.IPv4Network("192.0.0.0/24"),  # the network itself; metadata on Oracle's cloud
+)
+"""Addresses that lead to what is near, although they look public to older releases of Python."""
+
+
 def _is_public(address: Address) -> bool:
+    if any(address in network for network in NEAR):
+        return False
     if isinstance(address, ipaddress.IPv6Address) and address not in GLOBAL_UNICAST:
         return False
     return address.is_global and not address.is_multicast
@@ -270,16 +280,42 @@ def _connected(target: Target, addresses: list[str], timeout: float) -> socket.s
     raise OSError("there is no address")
 
 
+class _Lines:
+    """The lines of a response, of which it remembers the last."""
+
+    last = b""
+
+    def __init__(self, lines: Any) -> None:
+        self._readline, self.close = lines.readline, lines.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        self.last = self._readline(limit)
+        return self.last
+
+
 class _FinalResponse(http.client.HTTPResponse):
-    """Reads over interim responses (RFC 9110 §15.2): the base class does so with 100 alone."""
+    """Reads over interim responses (RFC 9110 §15.2): the base class does so with 100 alone. Takes
+    no response whose headers break off, which the base class does."""
 
     def begin(self) -> None:
         for _ in range(INTERIM_RESPONSES + 1):
-            super().begin()
+            self._begin()
             if not http.HTTPStatus.SWITCHING_PROTOCOLS < self.status < 200:
                 return
             self.headers = None  # type: ignore[assignment]  # begin() does nothing otherwise
         raise http.client.HTTPException("too many interim responses")
+
+    def _begin(self) -> None:
+        whole: Any = self.fp
+        lines: Any = _Lines(whole)
+        self.fp = lines
+        try:
+            super().begin()
+        finally:
+            if self.fp is lines:  # it was not closed
+                self.fp = whole
+        if lines.last not in (b"\r\n", b"\n"):
+            raise http.client.HTTPException("the headers of the response did not end")
 
 
 def _beginning(response: http.client.HTTPResponse) -> bytes:

@@ -26,6 +26,11 @@ LOOPBACK = {"OUTBOUND_NETWORKS": ["127.0.0.0/8"]}
         "192.168.1.1",
         "169.254.169.254",
         "100.64.0.1",
+        "100.100.100.200",
+        "168.63.129.16",
+        "::ffff:168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
         "0.0.0.0",
         "224.0.0.1",
         "::1",
@@ -196,6 +201,16 @@ def test_a_body_that_breaks_off_leaves_the_status(settings, status, rest, then):
 
     assert reply.status == status
     assert reply.text in ("ok", "")
+
+
+@pytest.mark.parametrize("then", ["silent", "close", "reset"])
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("headers", [b"", b"X: y\r\n" * 50, b"X: y\r\nX: ", CHUNKED[:-2]])
+def test_headers_that_never_end_are_no_response(settings, headers, status, then):
+    settings.OJS = settings.OJS | LOOPBACK
+    answer = b"HTTP/1.1 %d A\r\n%b" % (status, headers)
+    with answering(answer, then=then) as url, pytest.raises(outbound.OutboundError):
+        outbound.post(url, b"{}", {}, timeout=0.5)
 
 
 @pytest.mark.parametrize("status", [100, 102, 103])
