@@ -6,6 +6,7 @@ A key cannot be recovered from what is stored.
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..access.audit import of_request, record_action
+from ..access.redaction import may_see
 from ..conf import protocol_of, protocols
 from ..http.authentication import (
     NotRotated,
@@ -38,6 +40,11 @@ from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
 from .made_once import MadeAlready, MadeOnce, form_id, is_renewed, marked
 
 GRANTED = ("name", "scopes", "project", "worker_id", "label")
+
+
+def may_give(user: Any, scope: str) -> bool:
+    """Whether a user may make a key with this scope: not one that sees more than the user."""
+    return scope != Scope.ADMIN_ARGS or may_see(user)
 
 
 class ApiKeyForm(forms.ModelForm):
@@ -169,6 +176,20 @@ class ApiKeyAdmin(MadeOnce, OJSModelAdmin):
             rotation = ("rotated", "earlier", "earlier_until", "earlier_used")
             sections.append((_("Previous secret"), {"fields": rotation}))
         return sections
+
+    def get_form(self, request: HttpRequest, obj: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return a form with the scopes that this user may give, and those that the key has."""
+        form = super().get_form(request, obj, *args, **kwargs)
+        if "scopes" in form.base_fields:
+            scopes: Any = deepcopy(form.base_fields["scopes"])
+            held = obj.scopes if obj is not None else ()
+            scopes.choices = [
+                (scope, label)
+                for scope, label in Scope.choices
+                if scope in held or may_give(request.user, scope)
+            ]
+            form.base_fields["scopes"] = scopes
+        return form
 
     has_manage_permission = may("ojs_jobs.manage_keys")
     has_add_permission = may("ojs_jobs.manage_keys")
@@ -312,6 +333,10 @@ class ApiKeyAdmin(MadeOnce, OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         (key, *_others) = answer.objects
+        if not all(may_give(request.user, scope) for scope in key.scopes):
+            text = gettext("You may not give this key's scopes, so you may not get its secret.")
+            self.message_user(request, text, messages.ERROR)
+            return back(request)
         if is_renewed(request, key.digest):
             return self._show_made(request, key, self.renewed_already)
         try:

@@ -103,6 +103,46 @@ def test_a_key_needs_scopes_that_there_are(scopes):
     assert not ApiKey.objects.exists()
 
 
+ARGS = "ojs:admin:args"
+
+
+def test_who_sees_no_arguments_makes_no_key_that_does():
+    client, trusted = (
+        staff("view_apikey", "manage_keys"),
+        staff("view_apikey", "manage_keys", "view_job_args", username="trusted"),
+    )
+
+    reply = made(client, scopes=["operate", ARGS])
+
+    assert "scopes" in reply.context["adminform"].form.errors
+    assert ARGS not in client.get(ADD).content.decode()
+    assert not ApiKey.objects.exists()
+    made(trusted, scopes=["operate", ARGS])
+    assert ApiKey.objects.get().scopes == ["operate", ARGS]
+
+
+def test_who_sees_no_arguments_neither_adds_the_scope_nor_takes_it_away_unasked():
+    client = staff("view_apikey", "manage_keys")
+    (without, _), (having, _) = (make_key(str(s), scopes=s) for s in (["work"], ["work", ARGS]))
+
+    for key in (without, having):
+        client.post(page_of(key), {"name": "new", "scopes": ["work", ARGS]})
+
+    assert ApiKey.objects.get(pk=without.pk).scopes == ["work"]
+    changed = ApiKey.objects.get(pk=having.pk)
+    assert (changed.name, changed.scopes) == ("new", ["work", ARGS])
+
+
+def test_who_sees_no_arguments_gets_no_secret_of_a_key_that_does():
+    key, _ = make_key("ci", scopes=["operate", ARGS])
+    client = staff("view_apikey", "manage_keys")
+
+    reply = confirm(client, KEY, "rotate", key, overlap="24")
+
+    assert messages(reply)[0].startswith("You may not give")
+    assert ApiKey.objects.get().digest == key.digest
+
+
 def test_no_scope_is_given_without_being_chosen(admin_client):
     assert "checked" not in admin_client.get(ADD).content.decode()
 
@@ -274,7 +314,7 @@ def test_the_dashboard_names_keys_that_expire_soon(admin_client):
 
 def test_a_new_secret_is_shown_once_and_works_beside_the_present_one():
     ops = staff("view_apikey", "manage_keys")
-    record, present = make_key("ci")
+    record, present = make_key("ci", scopes=["produce"])
     page = press(ops, ops.get(page_of(record)), "rotate")
 
     reply = answer(ops, page, overlap="24", reason="Every quarter")
