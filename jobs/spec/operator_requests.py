@@ -234,7 +234,7 @@ def read_override(body: Document) -> Override | None:
         if "retry" in columns:
             retry.refuse_misspelt(columns["retry"])
             try:
-                columns["max_attempts"] = RetryPolicy.parse(columns["retry"]).attempts
+                columns["max_attempts"] = RetryPolicy.new(columns["retry"]).attempts
             except InvalidRetryPolicy as problem:
                 raise refuse(f"retry.{problem.field}", str(problem)) from None
             columns["retry"] = in_force(columns["retry"])

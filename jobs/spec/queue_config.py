@@ -257,7 +257,7 @@ class Retry(Setting):
         policy = self.rule.check(value, place)
         retry.refuse_misspelt(policy, place)
         try:
-            RetryPolicy.parse(policy)
+            RetryPolicy.new(policy)
         except InvalidRetryPolicy as problem:
             raise refuse(f"{place}.{problem.field}", str(problem)) from None
         return {self.key: policy}

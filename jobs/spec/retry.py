@@ -25,6 +25,9 @@ T = TypeVar("T")
 # within an integer column and within ordinary floating-point arithmetic.
 MAX_ATTEMPTS = 10_000
 MAX_COEFFICIENT = 1_000_000
+MOST_ERRORS, LONGEST_ERROR = 1_000, 256
+"""Entries of `non_retryable_errors`. An error's type has 255 characters, and a pattern a `*`."""
+ERRORS = ("non_retryable_errors", "nonRetryableErrors")
 
 # The gRPC binding and the examples of core §13.2 write "1s" and "300s". RET-19 requires malformed
 # durations to be refused, so exactly this form is accepted besides ISO 8601, and only here.
@@ -123,6 +126,23 @@ class RetryPolicy:
             return DEFAULT
         _settle_max_interval(given, spelled)
         return cls(**given, explicit_exhaustion="on_exhaustion" in given)
+
+    @classmethod
+    def new(cls, document: dict[str, Any] | None) -> RetryPolicy:
+        """Parse a policy that a client sends. Those that are stored already have no such limits.
+
+        Raises:
+            InvalidRetryPolicy: as in `parse`, or its `non_retryable_errors` are too many or too
+                long.
+        """
+        policy = cls.parse(document)
+        errors = policy.non_retryable_errors
+        if len(errors) > MOST_ERRORS or any(len(entry) > LONGEST_ERROR for entry in errors):
+            raise InvalidRetryPolicy(
+                next(key for key in ERRORS if (document or {}).get(key) is not None),
+                f"may have at most {MOST_ERRORS} entries, of {LONGEST_ERROR} characters each",
+            )
+        return policy
 
     def delay(self, retry_number: int, random: Callable[[], float] = uniform) -> timedelta:
         """How long to wait before retry `retry_number`; attempt 2 is retry 1 (OJS retry §3, §5).
@@ -291,7 +311,8 @@ class ErrorTypes(Rule[tuple[str, ...]]):
         return tuple(value)
 
     def rules(self) -> Schema:
-        return {"type": "array", "items": {"type": "string", "minLength": 1}}
+        entry = {"type": "string", "minLength": 1, "maxLength": LONGEST_ERROR}
+        return {"type": "array", "items": entry, "maxItems": MOST_ERRORS}
 
 
 class OneOf(Rule[str]):

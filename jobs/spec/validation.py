@@ -56,6 +56,7 @@ QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
 MOST_QUEUES = 1_000
 """Queues of one fetch, which searches them one after the other."""
+MOST_TAGS = 1_000
 MOST_LABELS = 1_000
 """Labels of a worker; also its capabilities."""
 TYPE_LENGTH = 255
@@ -214,6 +215,13 @@ class Args(Array):
         return self.check(document[self.name], self.name)
 
 
+class Tags(Texts):
+    """The tags of a job."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        super().__init__(about, most=MOST_TAGS, details={"validation": "max_items"}, **words)
+
+
 class Priority(Integer):
     """A number, or the name of a level (OJS core §5.2)."""
 
@@ -254,7 +262,7 @@ class Options(TimeLimits):
     retry = Object(of=Policy)
     max_attempts = Integer(least=0, most=MAX_ATTEMPTS)
     unique = Object(of=Unique, echoed=True)
-    tags = Texts()
+    tags = Tags()
     rate_limit = Object(of=rate_policy.JobLimits, echoed=True)
     pending = Boolean("Wait for `…/activate`.").default(False)
     result_ttl = Integer(
@@ -631,7 +639,7 @@ def _take_retry(job: NewJob, options: Document) -> None:
     if retry is None:
         return
     try:
-        job.max_attempts = RetryPolicy.parse(retry).attempts
+        job.max_attempts = RetryPolicy.new(retry).attempts
     except InvalidRetryPolicy as problem:
         is_option = is_alone and problem.field == "max_attempts"
         path = problem.field if is_option else f"retry.{problem.field}"

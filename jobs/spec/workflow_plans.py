@@ -62,6 +62,8 @@ Check = Callable[[dict[str, Any]], NewJob]
 DEEPEST = 10
 """Levels of nesting, including the outermost (OJS workflows §10.2)."""
 LONGEST_STEP_ID = 255
+EDGES_PER_JOB = 5
+"""How many edges a graph may have, as a multiple of the jobs it may have."""
 
 
 class CompensationRequest(Members, component="Compensation"):
@@ -90,7 +92,9 @@ class StepRequest(Members, component="Step"):
     options = Object(of=StepOptions)
     # A step's id names it within its workflow; the server chooses its job's id.
     id = Text("Names the step for `depends_on`.", longest=LONGEST_STEP_ID)
-    depends_on = Texts(longest=LONGEST_STEP_ID)
+    depends_on = Texts(
+        f"In a graph, {EDGES_PER_JOB} times as many as there may be jobs.", longest=LONGEST_STEP_ID
+    )
     name = Text("Of a step of a saga: names it. Required there.", longest=LONGEST_STEP_ID)
     job_type = Text("Of a step of a saga: its `type`.")
     compensate_type = Text(
@@ -557,6 +561,14 @@ def _check_graph(plan: Plan, place: str) -> None:
                     f"{place}[{index}].depends_on",
                     f"Step {name!r} depends on {other!r}, which does not exist.",
                 )
+    edges, most = sum(map(len, steps.values())), EDGES_PER_JOB * ojs_settings.MAX_BATCH
+    if edges > most:
+        raise refuse(
+            place,
+            f"The steps of a graph may depend on each other at most {most} times, not {edges}.",
+            validation="max_items",
+            limit=most,
+        )
     circle = find_cycle(steps)
     if circle:
         raise refuse(

@@ -8,12 +8,19 @@ import zlib
 
 import pytest
 
+from jobs import engine
+from jobs.engine import Failure
 from jobs.models import Job
+from tests.factories import JobFactory
 from tests.ojs_client import refusal
 
 pytestmark = pytest.mark.django_db
 
 JOB = {"type": "report.make", "args": ["x" * 1000]}
+
+
+def put(api, path, body):
+    return api.put(f"/ojs/v1/{path}", json.dumps(body), content_type="application/json")
 
 
 def send(api, body: bytes, encoding: str):
@@ -92,3 +99,53 @@ def test_names_have_a_longest_length(api, member, longest):
 
     assert reply.status_code == 400
     assert refusal(reply)["details"]["field"] == member
+
+
+# How many
+
+
+@pytest.mark.parametrize(
+    ("member", "allowed", "refused"),
+    [
+        ("tags", ["t"] * 1000, ["t"] * 1001),
+        ("tags", ["t" * 255], ["t" * 256]),
+        ("retry", {"non_retryable_errors": ["E"] * 1000}, {"non_retryable_errors": ["E"] * 1001}),
+        ("retry", {"nonRetryableErrors": ["E" * 256]}, {"nonRetryableErrors": ["E" * 257]}),
+    ],
+)
+def test_lists_of_a_job_have_a_limit(api, member, allowed, refused):
+    assert api.push(**{member: allowed}).status_code == 201
+    error = api.push(**{member: refused}).json()["error"]
+    assert error["code"] in ("invalid_request", "validation_error")
+    assert member in error["details"]["field"]
+
+    if member == "retry":
+        body = {"default_retry": refused}
+        assert put(api, "queues/mail/config", body).status_code in (400, 422)
+
+
+def test_a_stored_policy_that_is_longer_than_new_ones_may_be_still_holds(api):
+    job = JobFactory(active=True, reserved_by="w", retry={"non_retryable_errors": ["E"] * 1001})
+
+    engine.fail([Failure(job.id, "w", type="E", message="no")])
+
+    assert api.job(job.pk)["state"] == "discarded"
+
+
+def test_the_edges_of_a_graph_have_a_limit(api, settings):
+    settings.OJS = settings.OJS | {"MAX_BATCH": 20}
+    names = [f"s{place}" for place in range(20)]
+
+    def graph(edges):
+        """Steps that wait for those before them, once or, which does not count, twice."""
+        steps = []
+        for place, name in enumerate(names):
+            others = names[: min(place, edges)]
+            edges -= len(others)
+            steps.append({"id": name, "type": "t", "args": [], "depends_on": others + others[:1]})
+        return api.send("workflows", {"type": "dag", "name": "d", "steps": steps})
+
+    assert graph(100).status_code == 201
+    refused = refusal(graph(101))
+    assert (refused["code"], refused["details"]["limit"]) == ("invalid_workflow", 100)
+    assert Job.objects.count() == 20

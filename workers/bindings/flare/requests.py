@@ -36,6 +36,7 @@ from jobs.spec.validation import (
     NewJob,
     OpenQueue,
     OpenType,
+    Tags,
 )
 from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
@@ -153,7 +154,7 @@ class JobRequest(Running):
     priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
     scheduled_at = Moment()
     parent_id = Text("The job waits until that job has succeeded.")
-    tags = Texts()
+    tags = Tags()
 
 
 def worker_id(body: Document, caller: Caller) -> str:
