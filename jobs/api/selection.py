@@ -11,6 +11,7 @@ from django.db import transaction
 from .. import engine
 from ..access.audit import SHOWN, Actor, record_action
 from ..access.projects import scope_to
+from ..access.redaction import redact
 from ..conf import ojs_settings
 from ..engine.bulk_selection import OPERATIONS, Operation, filtered
 from ..errors import BatchTooLarge
@@ -85,7 +86,8 @@ class Selection:
         return status, document
 
     def _trace(self, count: int) -> None:
-        chosen = {"filter": self.wanted} if self.ids is None else {"ids": self.ids[:SHOWN]}
+        # Others read the record than those who may select by what is hidden.
+        chosen = {"filter": redact(self.wanted)} if self.ids is None else {"ids": self.ids[:SHOWN]}
         record_action(self.actor, self.verb.permission, kind="job", count=count, selection=chosen)
 
     def _act(self) -> list[UUID]:

@@ -166,6 +166,16 @@ def test_who_only_operates_guesses_no_secret_by_counting(dead, operation):
         assert counted(trusted, "wrong", operation).json()["total_matched"] == 0
 
 
+def test_the_record_of_what_was_selected_has_no_hidden_value(dead):
+    chosen = {"meta": {"api_key": SECRET}, "state": "discarded"}
+
+    reply = client("operate", "ojs:admin:args").send("jobs/bulk/delete", {"filter": chosen})
+
+    assert reply.json()["deleted"] == 1
+    recorded = OperatorAction.objects.get(verb="discard_job").selection
+    assert recorded["filter"] == {"meta": {"api_key": "[hidden]"}, "state": "discarded"}
+
+
 def test_who_only_operates_still_selects_by_what_is_not_hidden():
     JobFactory(dead=True, meta={"customer": "c-17"})
     chosen = {"meta": {"customer": "c-17"}, "state": "discarded"}
