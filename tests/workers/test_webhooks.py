@@ -8,6 +8,7 @@ import json
 import logging
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from uuid import UUID
 
 import orjson
@@ -19,7 +20,7 @@ from jobs.models import Event, Maintenance, OperatorAction, RateLimit, Tenant
 from jobs.record import events
 from jobs.spec.reserved import WEBHOOK_JOB, WEBHOOK_QUEUE
 from jobs.spec.workflow_plans import plan_of
-from jobs.store import clock
+from jobs.store import clock, pace
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, OJSClient, refusal
 from tests.workers import deliveries
@@ -542,6 +543,23 @@ def test_an_event_that_cannot_be_written_keeps_back_no_other(api, monkeypatch, c
 
     assert [row.subject for row in WebhookDelivery.objects.all()] == [str(good)]
     assert caplog.text.count("is not sent to webhooks") == 1
+
+
+def test_events_that_take_long_to_write_are_left_to_the_next_round(api, monkeypatch):
+    made(api, kinds=["job.enqueued"])
+    written()
+    for _ in range(3):
+        api.pushed()
+    hours = count(step=3600)
+    monkeypatch.setattr(pace, "now", lambda: next(hours))
+    monkeypatch.setattr(fan_out, "BATCH", 1)
+
+    found = []
+    for _ in range(3):
+        fan_out.fan_out()
+        found.append(WebhookDelivery.objects.count())
+
+    assert found == [1, 2, 3]
 
 
 def test_events_are_read_once_and_lost_by_no_crash(api, monkeypatch):

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from django.db import IntegrityError
@@ -23,7 +24,7 @@ from jobs.models import Event, Workflow
 from jobs.record import events
 from jobs.spec import cloudevents
 from jobs.spec.identifiers import parse_uuid
-from jobs.store import clock, looks
+from jobs.store import clock, looks, pace
 from jobs.store.database import alias, atomic
 from jobs.store.rows import insert_rows
 
@@ -46,7 +47,8 @@ def fan_out(batches: int = BATCHES) -> int:
             break
     if not ojs_settings.RECORD_EVENTS:
         return 0
-    for _ in range(batches):
+    # For a turn at most: events whose texts are long to look through keep back no other chore.
+    for _ in islice(pace.turn(), batches):
         try:
             if not _write_batch():
                 break
