@@ -11,11 +11,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from .connection_cleanup import ConnectionCleanup
+from jobs.running import current_job
+
+from .connection_cleanup import ConnectionCleanup, warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Call = tuple[Future[Any], Callable[[], Any]]
+Call = tuple[Future[Any], Callable[[], Any], Any]
+"""With the context of the job that it is for."""
 
 
 class BlockingThreads(ThreadPoolExecutor):
@@ -39,7 +42,7 @@ class BlockingThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._calls.put((future, partial(fn, *args, **kwargs)))
+        self._calls.put((future, partial(fn, *args, **kwargs), current_job.get()))
         with self._lock:
             if self._idle > 0 or self._started == self._most:
                 self._idle -= 1
@@ -60,7 +63,11 @@ class BlockingThreads(ThreadPoolExecutor):
                 self._idle += 1
 
     def _run(
-        self, future: Future[Any], call: Callable[[], Any], cleanup: ConnectionCleanup
+        self,
+        future: Future[Any],
+        call: Callable[[], Any],
+        context: Any,
+        cleanup: ConnectionCleanup,
     ) -> None:
         if not future.set_running_or_notify_cancel():
             return
@@ -69,7 +76,7 @@ class BlockingThreads(ThreadPoolExecutor):
             try:
                 result = call()
             finally:
-                cleanup.after(interrupted=False)
+                warn(cleanup.after(interrupted=False), context)
         except BaseException as problem:
             future.set_exception(problem)
         else:

@@ -9,15 +9,17 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.conf import settings
+from django.core.cache import InvalidCacheBackendError, caches
 
 from .active import ActiveJob
 from .blocking import BlockingThreads
-from .connection_cleanup import ConnectionCleanup
+from .connection_cleanup import ConnectionCleanup, clean_up, warn
 from .execution import Settled, execute, execute_async, failed, interrupted
 from .outcomes import JobTimeout
 
@@ -75,6 +77,7 @@ class Threads:
 
     def _work(self) -> None:
         cleanup = ConnectionCleanup()
+        _make_caches()
         try:
             while True:
                 while (job := self._next()) is not None:
@@ -111,12 +114,25 @@ class Threads:
                 job.thread = threading.get_ident()
             try:
                 assert job.handler is not None
-                return execute(job.handler, job.context)
+                # In a context of its own: what it sets there, such as the active language or time
+                # zone, is not set in the next job. Connections belong to the thread.
+                return copy_context().run(execute, job.handler, job.context)
             finally:
                 with job.lock:
                     job.thread = None
         finally:
-            cleanup.after(interrupted=job.is_decided)
+            warn(cleanup.after(interrupted=job.is_decided), job.context)
+
+
+def _make_caches() -> None:
+    """Make this thread's caches, which the contexts of its jobs then share.
+
+    Otherwise each job would make its own, and connect to the cache's server anew.
+    """
+    for alias in settings.CACHES:
+        # One that cannot be used is the trouble of the job that uses it.
+        with contextlib.suppress(InvalidCacheBackendError, ImportError):
+            caches[alias]
 
 
 class EventLoop:
@@ -168,7 +184,7 @@ class EventLoop:
             assert job.handler is not None
             report = await execute_async(job.handler, job.context)
             # The ORM's async methods work in one thread that all tasks share.
-            await sync_to_async(close_old_connections)()
+            warn(await sync_to_async(clean_up)(), job.context)
         except asyncio.CancelledError:  # raised just after the handler ended
             report = report or interrupted(job.context)
         finally:
