@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import jobs
 from jobs.models import Job
 from tests.factories import JobFactory, ago
 from tests.processes import ROOT, environment, eventually, manage_to
-from tests.workers.site import becomes, ends_with
+from tests.workers.site import LATER, becomes, ends_with, worker_becomes
 from workers.chores import in_thread, reaper
+from workers.models import Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_database]
 
@@ -33,10 +35,18 @@ TASKS = {
 }
 """
 HANDLERS = """
+import os
 from django.contrib import admin  # lazy: the site of an admin that is not installed
 from workers.runtime import handler
 
 site = admin.site
+
+
+@handler("small.wait")
+def wait(context, path):
+    while not os.path.exists(path) and not context.wait(0.02):
+        pass
+    return "waited"
 
 
 @handler("small.answer")
@@ -99,6 +109,49 @@ def test_a_worker_runs_what_the_code_says_now(site, surroundings):
         started.terminate()
 
     assert (first.refresh().result, second.refresh().result) == (1, 2)
+
+
+def asked_by(started: Any, how: str) -> None:
+    if how == "Ctrl-C":
+        os.killpg(started.process.pid, signal.SIGINT)
+    else:
+        started.process.terminate()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+def test_a_reloading_worker_finishes_its_jobs_before_it_ends(site, surroundings, how):
+    with manage_to(site / "log", surroundings, "runjobworker", "--reload") as started:
+        made = jobs.enqueue("small.wait", [str(site / "go")])
+        becomes(made, "active")
+        asked_by(started, how)
+        started.wait_for("From running to terminate, requested by a signal")
+        (site / "go").touch()
+        ends_with(started)
+
+    assert made.refresh().result == "waited"
+    assert Worker.objects.get().left_at is not None
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+def test_a_reloading_worker_that_is_asked_twice_does_not_wait(site, surroundings, how):
+    with manage_to(site / "log", surroundings, "runjobworker", "--reload") as started:
+        made = jobs.enqueue("small.wait", [str(site / "go")], retry=LATER)
+        becomes(made, "active")
+        asked_by(started, how)
+        started.wait_for("From running to terminate, requested by a signal")
+        asked_by(started, how)
+        ends_with(started)
+
+    assert [error.type for error in made.refresh().errors] == ["shutdown"]
+    assert Worker.objects.get().left_at is not None
+
+
+def test_a_reloading_worker_can_be_quieted(site, surroundings):
+    with manage_to(site / "log", surroundings, "runjobworker", "--reload") as started:
+        worker_becomes("running")
+        started.process.send_signal(signal.SIGTSTP)
+        worker_becomes("quiet")
+        assert started.terminate() == 0
 
 
 def test_a_worker_is_its_own_reaper(site, surroundings):

@@ -12,9 +12,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
-from .state import SIGNAL, ProcessState
+from .state import SIGNAL
 
 TERMINATING = (signal.SIGTERM, signal.SIGINT)
 WANTED = (*TERMINATING, signal.SIGTSTP, signal.SIGCONT)
@@ -22,8 +22,17 @@ EXIT_AT = 3
 """Requests to end after which a process ends at once, whatever it is doing."""
 
 
+class Obedient(Protocol):
+    """What signals move: the `ProcessState`, or whoever passes them on to it."""
+
+    def terminate(self, by: str) -> None: ...
+    def force(self) -> None: ...
+    def quiet(self, by: str) -> None: ...
+    def resume(self, by: str) -> None: ...
+
+
 @contextlib.contextmanager
-def handled(state: ProcessState) -> Iterator[None]:
+def handled(state: Obedient) -> Iterator[None]:
     """Handle signals while the context lasts; does nothing outside the main thread.
 
     SIGTERM and SIGINT: terminate with grace; a second time: without (graceful shutdown §4.2).
@@ -48,7 +57,7 @@ def handled(state: ProcessState) -> Iterator[None]:
         thread.join()
 
 
-def _obey(received: SimpleQueue[Any], state: ProcessState) -> None:
+def _obey(received: SimpleQueue[Any], state: Obedient) -> None:
     asked_to_end = 0
     while (number := received.get()) is not None:
         if number in TERMINATING:
