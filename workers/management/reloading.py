@@ -1,8 +1,8 @@
 """`runjobworker --reload`: a new worker for each change of the code, by Django's autoreloader.
 
 Two processes, as with `runserver`. One starts the other, anew after each change, and passes signals
-on to it. In the other, the worker runs in a thread, since the autoreloader keeps the main one; it is
-asked to end, and may finish its jobs, when a file has changed or a signal comes.
+on to it. In the other, the worker runs in a thread, since the autoreloader keeps the main one. When
+a file has changed or a signal comes, it is asked to end, and may finish its jobs.
 
 The first does not use `run_with_reloader()`, which kills the worker's process on the first signal.
 """
@@ -44,8 +44,8 @@ def run(start: Callable[[Callable[[WorkerProcess], object]], object]) -> None:
 def _start_anew() -> int:
     """Run this command in another process, and again after each change; return its exit code."""
     received: SimpleQueue[int] = SimpleQueue()
-    for number in signals.WANTED:
-        signal.signal(number, lambda number, frame: received.put(number))
+    for each in signals.WANTED:
+        signal.signal(each, lambda number, frame: received.put(number))
     arguments = autoreload.get_child_arguments()
     surroundings = os.environ | {autoreload.DJANGO_AUTORELOAD_ENV: "true"}
     is_ending = False
@@ -57,7 +57,8 @@ def _start_anew() -> int:
                 number = received.get(timeout=GLANCE)
                 is_ending = is_ending or number in signals.TERMINATING
                 # Ctrl-C reaches both processes, so the other one leaves it to this one.
-                process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+                is_interrupt = number == signal.SIGINT
+                process.send_signal(signal.SIGTERM if is_interrupt else number)
         code = process.returncode
     if is_ending and code in (CHANGED, -signal.SIGTERM):  # ended while it changed or started
         return 0

@@ -24,7 +24,7 @@ from workers import protocol
 from .blocking import in_thread
 from .context import JobContext
 from .handling import Handler
-from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
+from .outcomes import Directive, InvalidResult, JobTimeout, described, failure_of, frames_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,12 @@ def failed(context: JobContext, problem: BaseException, handler: Handler | None 
 def _log(context: JobContext, problem: BaseException) -> None:
     """Log that an attempt failed, and where (OJS logging §6.3)."""
     if isinstance(problem, Directive):
-        context.log("Ended by %r.", problem if context.vault is None else type(problem).__name__)
+        if context.vault is not None:
+            context.log("Ended by %r.", type(problem).__name__)
+        elif problem.cause is None:
+            context.log("Ended by %r.", problem)
+        else:
+            context.log("Ended by %r, because of %s", problem, described(problem.cause))
         return
     level = logging.WARNING if context.cancelled else logging.ERROR
     template = "Attempt %d of %d failed: %s"

@@ -41,6 +41,20 @@ class Directive(Exception):
         super().__init__(reason or type(self).__name__)
         self.reason = reason
 
+    @property
+    def cause(self) -> BaseException | None:
+        """The error for which the handler decides so: it says `from error`, or handles it."""
+        if self.__cause__ is None and not self.__suppress_context__:
+            return self.__context__
+        return self.__cause__
+
+    @property
+    def message(self) -> str:
+        """The handler's reason, or else the error that it has handled."""
+        if self.reason or self.cause is None:
+            return message_of(self)
+        return described(self.cause)
+
 
 class Retry(Directive):
     """Try again as the retry policy allows, after `in_` instead of its backoff (OJS retry §7)."""
@@ -91,8 +105,10 @@ def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: in
         attempt,
         type=type_name(type(problem)),
         code="handler_error",
-        message=message_of(problem),
+        message=problem.message if isinstance(problem, Directive) else message_of(problem),
     )
+    if isinstance(problem, Directive) and problem.cause is not None:
+        failure.backtrace = backtrace(problem.cause)
     if isinstance(problem, Snooze):
         failure.release, failure.retry_in = True, problem.delay
     elif isinstance(problem, Retry):
@@ -116,6 +132,11 @@ def type_name(kind: type[BaseException]) -> str:
     if name:
         return name
     return class_name(kind)[:TYPE]
+
+
+def described(problem: BaseException) -> str:
+    """The exception in one line, as Python prints it: `shop.errors.CardDeclined: too old`."""
+    return f"{type_name(type(problem))}: {message_of(problem)}"[:MESSAGE]
 
 
 def backtrace(problem: BaseException) -> list[str]:
