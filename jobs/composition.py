@@ -65,7 +65,8 @@ class Step:
     compensation: Step | None = None
 
     def __post_init__(self) -> None:
-        _check_compensation(self.compensation)
+        _check_dependencies(self.depends_on)
+        _check_job(self.compensation, "A compensation")
 
     def after(self, *others: Step | str) -> Step:
         """Return the same step of a graph, which also waits for these."""
@@ -76,9 +77,15 @@ class Step:
         return replace(self, compensation=compensation)
 
 
-def _check_compensation(step: object) -> None:
+def _check_job(step: object, what: str) -> None:
     if step is not None and not isinstance(step, Step):
-        raise TypeError(f"A compensation is jobs.job(…) or handler.job(…), not {step!r}.")
+        raise TypeError(f"{what} must be jobs.job(…) or handler.job(…), not {step!r}.")
+
+
+def _check_dependencies(others: Sequence[object]) -> None:
+    for other in others:
+        if not isinstance(other, Step | str):
+            raise TypeError(f"A step waits for steps or their names, not for {other!r}.")
 
 
 class Composition:
@@ -103,7 +110,9 @@ class Composition:
         self.members = tuple(members)
         self.name = name
         self.callbacks = {n: step for n, step in (callbacks or {}).items() if step is not None}
-        _check_compensation(compensation)
+        for callback, step in self.callbacks.items():
+            _check_job(step, callback)
+        _check_job(compensation, "A compensation")
         self.compensation = compensation
 
     def __repr__(self) -> str:
@@ -178,6 +187,8 @@ def job(
         compensate: in a chain, the job that undoes it if a later step fails.
         options: as for `jobs.enqueue()`. Relative times count from when the step starts.
     """
+    if isinstance(depends_on, str):
+        raise TypeError(f"depends_on must be a list of steps or their names, not {depends_on!r}.")
     item = {**item_of(type, args, kwargs or {}), **_set(options)}
     return Step(item, step, tuple(depends_on), compensate)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -32,12 +32,16 @@ from .payloads.codecs import CodecError
 from .payloads.external import PayloadChecksumMismatch
 from .place import Place, current
 from .spec.envelope import due_at
+from .spec.fields import refuse
 from .spec.identifiers import parse_uuid
 from .spec.lifecycle import State
 from .spec.members import Choice, Text
 from .spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, NewJob
 from .store import awaited
 from .store.expressions import JSONArrayHas
+
+if TYPE_CHECKING:
+    from .composition import Target
 
 MANY = 100
 MOST = 2**31 - 1
@@ -393,6 +397,9 @@ class Handles(Sequence["JobHandle | None"]):
                 return None
             # Of two threads, both get the same one.
             found = self._made.setdefault(index, JobHandle(job, self._place))
+            if self._place.runs_at_once and job.existing is None:
+                with contextlib.suppress(JobNotFound):  # it was cleared
+                    found.refresh()
         return found
 
     def __repr__(self) -> str:
@@ -535,8 +542,8 @@ class WorkflowHandle:
 # Read
 
 
-def get(job_id: UUID | str) -> JobHandle:
-    """Return a handle on the job with this id.
+def get(job_id: JobHandle | UUID | str) -> JobHandle:
+    """Return a handle on the job with this id, or a new one on that of a handle.
 
     Raises:
         JobNotFound: there is none.
@@ -546,14 +553,14 @@ def get(job_id: UUID | str) -> JobHandle:
         return JobHandle(_read(identified(job_id)), place)
 
 
-async def aget(job_id: UUID | str) -> JobHandle:
+async def aget(job_id: JobHandle | UUID | str) -> JobHandle:
     """`get()` for async code."""
     return await sync_to_async(get)(job_id)
 
 
 def find(
     *,
-    type: str | None = None,
+    type: Target | None = None,
     queue: str | None = None,
     tag: str | None = None,
     state: JobState | None = None,
@@ -562,6 +569,7 @@ def find(
     """Return the newest jobs that match all arguments, newest first.
 
     Args:
+        type: a job type, a handler or a Django task.
         limit: the maximum number of jobs.
 
     Raises:
@@ -577,7 +585,7 @@ def find(
 
 def matching(
     *,
-    type: str | None = None,
+    type: Target | None = None,
     queue: str | None = None,
     tag: str | None = None,
     state: str | None = None,
@@ -591,7 +599,8 @@ def matching(
         QUEUE.check(queue, "queue")
     if state is not None:
         STATE.check(str(state), "state")
-    wanted = {"type": type, "queue": queue, "state": state}
+    kind = None if type is None else type_of(type)
+    wanted = {"type": kind, "queue": queue, "state": state}
     given = {name: value for name, value in wanted.items() if value is not None}
     rows = _jobs().filter(**given)
     return rows if tag is None else rows.filter(JSONArrayHas("tags", tag))
@@ -599,7 +608,7 @@ def matching(
 
 async def afind(
     *,
-    type: str | None = None,
+    type: Target | None = None,
     queue: str | None = None,
     tag: str | None = None,
     state: JobState | None = None,
@@ -609,21 +618,22 @@ async def afind(
     return await sync_to_async(find)(type=type, queue=queue, tag=tag, state=state, limit=limit)
 
 
-def get_workflow(workflow_id: UUID | str) -> WorkflowHandle:
-    """Return a handle on the workflow with this id.
+def get_workflow(workflow_id: WorkflowHandle | UUID | str) -> WorkflowHandle:
+    """Return a handle on the workflow with this id, or a new one on that of a handle.
 
     Raises:
         WorkflowNotFound: there is none.
     """
-    identifier = parse_uuid(str(workflow_id))
+    given = workflow_id.id if isinstance(workflow_id, WorkflowHandle) else workflow_id
+    identifier = parse_uuid(str(given))
     if identifier is None:
-        raise WorkflowNotFound(workflow_id)
+        raise WorkflowNotFound(given)
     place = current()
     with place.inside():
         return WorkflowHandle(_read_workflow(identifier), place)
 
 
-async def aget_workflow(workflow_id: UUID | str) -> WorkflowHandle:
+async def aget_workflow(workflow_id: WorkflowHandle | UUID | str) -> WorkflowHandle:
     """`get_workflow()` for async code."""
     return await sync_to_async(get_workflow)(workflow_id)
 
@@ -631,8 +641,8 @@ async def aget_workflow(workflow_id: UUID | str) -> WorkflowHandle:
 # Wait
 
 
-def wait(job_id: UUID | str, *, timeout: Period | None = None) -> JobHandle:
-    """Wait until a job has ended, whatever its outcome, and return a handle on it.
+def wait(job_id: JobHandle | UUID | str, *, timeout: Period | None = None) -> JobHandle:
+    """Wait until a job has ended, whatever its outcome, and return a new handle on it.
 
     On PostgreSQL the wait is woken when the job ends; on other databases, in a transaction and
     behind a pooler that drops notifications, it polls. It blocks its thread, but does not hold a
@@ -652,7 +662,7 @@ def wait(job_id: UUID | str, *, timeout: Period | None = None) -> JobHandle:
     return JobHandle(_wait(place, _JobEnd(identified(job_id)), timeout), place)
 
 
-async def wait_async(job_id: UUID | str, *, timeout: Period | None = None) -> JobHandle:
+async def wait_async(job_id: JobHandle | UUID | str, *, timeout: Period | None = None) -> JobHandle:
     """`wait()` for async code: holds neither a thread nor a connection between two queries."""
     place = current()
     return JobHandle(await _wait_async(place, _JobEnd(identified(job_id)), timeout), place)
@@ -794,15 +804,37 @@ async def _wait_async(place: Place, end: _JobEnd | _WorkflowEnd, timeout: Period
         line.close()
 
 
-def identified(job_id: UUID | str) -> UUID:
-    """
+def identified(job_id: JobHandle | UUID | str) -> UUID:
+    """Return the id of a job that is given by its handle or its id.
+
     Raises:
         JobNotFound: it is not an id.
     """
+    if isinstance(job_id, JobHandle):
+        return job_id.id
     identifier = job_id if isinstance(job_id, UUID) else parse_uuid(str(job_id))
     if identifier is None:
         raise JobNotFound(job_id)
     return identifier
+
+
+def type_of(target: Any) -> str:
+    """Return the type of the jobs of a handler or a Django task; a type is returned as it is.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    if isinstance(target, str):
+        return target
+    if hasattr(target, "job_document"):
+        found: str = target.type
+        return found
+    if hasattr(target, "module_path") and hasattr(target.get_backend(), "type_of"):
+        found = target.get_backend().type_of(target)
+        return found
+    raise refuse(
+        "type", f"The 'type' is a job type, a handler or a task of OJSBackend, not {target!r}."
+    )
 
 
 def _jobs() -> QuerySet[Job]:

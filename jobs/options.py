@@ -5,11 +5,13 @@ They are for type checkers and editors; the rules are checked when a job is enqu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict
 from uuid import UUID
+
+from .spec.fields import refuse
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 """Arguments and results of a job, once they have been stored."""
@@ -59,7 +61,11 @@ class Retry:
     """What happens to the job after the last attempt; by default, the dead letter keeps it."""
 
     def policy(self) -> dict[str, object]:
-        """Return the policy as a dictionary, in the words of OJS retry §2."""
+        """Return the policy as a dictionary, in the words of OJS retry §2.
+
+        Raises:
+            InvalidRequest: an interval is not a duration.
+        """
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         policy: dict[str, object] = {
             name: value for name, value in given.items() if value is not None
@@ -69,10 +75,19 @@ class Retry:
         for name in ("initial_interval", "max_interval"):
             seconds = policy.get(name)
             if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-                policy[name] = timedelta(seconds=seconds)
-        if self.non_retryable_errors is not None:
-            policy["non_retryable_errors"] = list(self.non_retryable_errors)
+                policy[name] = _interval(name, seconds)
+        errors = self.non_retryable_errors
+        if isinstance(errors, Iterable) and not isinstance(errors, str):
+            policy["non_retryable_errors"] = list(errors)
         return policy
+
+
+def _interval(name: str, seconds: float) -> timedelta:
+    try:
+        return timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        place = f"retry.{name}"
+        raise refuse(place, f"The '{place}' field is not a duration: {seconds!r}.") from None
 
 
 RetryPolicy: TypeAlias = Retry | Mapping[str, object]

@@ -20,6 +20,8 @@ class Place:
 
     is_memory = False
     """Whether nothing happens to its jobs until the test triggers it."""
+    runs_at_once = False
+    """Whether new jobs have run when they are enqueued."""
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a context in which the engine works on the jobs of this place."""

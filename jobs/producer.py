@@ -29,8 +29,8 @@ from .running import adopt
 from .spec import fields, rate_policy
 from .spec import retry as retries
 from .spec.batches import STRICTLY, Arguments, Memory, checked_once, uniform
-from .spec.durations import format_duration
-from .spec.envelope import milliseconds
+from .spec.durations import LONGEST, format_duration
+from .spec.envelope import limit_milliseconds
 from .spec.fields import refuse, wrong_type
 from .spec.identifiers import uuid7
 from .spec.jsonable import DEEPEST, jsonable, may_have_large_float
@@ -97,7 +97,8 @@ def enqueue(
 
     Args:
         scheduled_at, expires_at: a moment, or a timedelta from now.
-        timeout, visibility_timeout: seconds or a timedelta.
+        timeout: of each attempt, in seconds or a timedelta; 0 is none.
+        visibility_timeout: seconds or a timedelta.
         total_timeout: for all attempts together, in whole seconds (OJS timeouts §5.2).
         enqueue_ttl: how long the job may wait for its first attempt (§5.3).
         grace_period: how much longer than `timeout` the worker may take to clean up (§5.4).
@@ -171,7 +172,7 @@ async def aenqueue_many(
     return await sync_to_async(enqueue_many)(items)
 
 
-def cancel(job_id: UUID | str, *, reason: str = "") -> None:
+def cancel(job_id: JobHandle | UUID | str, *, reason: str = "") -> None:
     """Cancel an unfinished job, even a running one: its worker is notified (OJS core §7.6).
 
     Part of the caller's transaction, like `enqueue()`.
@@ -185,7 +186,7 @@ def cancel(job_id: UUID | str, *, reason: str = "") -> None:
         engine.cancel(identified(job_id), reason=reason)
 
 
-async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
+async def acancel(job_id: JobHandle | UUID | str, *, reason: str = "") -> None:
     """`cancel()` for async code."""
     await sync_to_async(cancel)(job_id, reason=reason)
 
@@ -337,7 +338,8 @@ def _moment(name: str, value: Any, now: datetime) -> datetime:
                 return value
             raise refuse(
                 name,
-                f"The '{name}' field is a datetime without a time zone.",
+                f"The '{name}' field is a datetime without a time zone; use "
+                "django.utils.timezone.now() or timezone.make_aware().",
                 hint="Use django.utils.timezone.now() or timezone.make_aware().",
             )
     except OverflowError:
@@ -352,7 +354,8 @@ def _moment(name: str, value: Any, now: datetime) -> datetime:
 def _milliseconds(name: str, value: Any) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            value = timedelta(seconds=value)
+            # Not rounded to nothing, which means something else.
+            value = timedelta(seconds=value) or timedelta.resolution * (value > 0)
         except (OverflowError, ValueError):
             raise refuse(name, f"The '{name}' field is not a duration: {value!r}.") from None
     if not isinstance(value, timedelta):
@@ -360,7 +363,13 @@ def _milliseconds(name: str, value: Any) -> int:
             name,
             f"The '{name}' field must be seconds or a timedelta, not {fields.json_name(value)}.",
         )
-    return milliseconds(value)
+    # Here, since the reader of the document would name the member in milliseconds.
+    if value < timedelta(0) or (not value and name == "visibility_timeout"):
+        raise refuse(name, f"The '{name}' field must be positive.", validation="range")
+    if value > LONGEST:
+        problem = f"The '{name}' field is longer than the 100 years a duration may last."
+        raise refuse(name, problem, validation="range")
+    return limit_milliseconds(value)
 
 
 def retry_document(policy: RetryPolicy) -> dict[str, Any]:

@@ -52,6 +52,11 @@ def milliseconds(value: timedelta) -> int:
     return value // timedelta(milliseconds=1)
 
 
+def limit_milliseconds(value: timedelta) -> int:
+    """Return a time limit in milliseconds: at least 1 if there is one, since 0 means none."""
+    return max(milliseconds(value), 1) if value else 0
+
+
 def result_expires_at(job: Any) -> datetime | None:
     """When the result may be deleted (OJS results §6.2); None for a job that has not finished."""
     if job.finished_at is None:
@@ -124,9 +129,9 @@ def envelope(
     """
     document = _common(job, str(job.id) if isinstance(job.id, UUID) else job.id)
     if job.timeout is not None:
-        document["timeout_ms"] = milliseconds(job.timeout)
+        document["timeout_ms"] = limit_milliseconds(job.timeout)
     if job.visibility_timeout is not None:
-        document["visibility_timeout_ms"] = milliseconds(job.visibility_timeout)
+        document["visibility_timeout_ms"] = limit_milliseconds(job.visibility_timeout)
     if job.retry is not None:
         document["retry"] = job.retry
     if job.retry_delay is not None:

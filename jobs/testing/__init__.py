@@ -32,7 +32,9 @@ from asgiref.sync import sync_to_async
 from django.db.models import F
 
 from .. import engine, place
+from ..composition import Target
 from ..engine import ClaimedJob
+from ..handles import JobHandle, type_of
 from ..models import Job, Workflow
 from ..payloads.chain import open_args
 from ..spec.lifecycle import State
@@ -84,18 +86,22 @@ def _session() -> Session | None:
 
 
 def all_enqueued(
-    type: str | None = None,
+    type: Target | None = None,
     *,
     args: Sequence[object] | None = None,
     queue: str | None = None,
     meta: Mapping[str, object] | None = None,
 ) -> list[FoundJob]:
-    """Return the jobs enqueued so far, oldest first; `meta` may be a subset of theirs."""
+    """Return the jobs enqueued so far, oldest first; `meta` may be a subset of theirs.
+
+    As in all the assertions, `type` may be a handler or a Django task.
+    """
+    kind = None if type is None else type_of(type)
     wanted = None if args is None else _listed(args)
     return [
         job
         for job in _all()
-        if (type is None or job.type == type)
+        if (kind is None or job.type == kind)
         and (args is None or open_args(job.args, job.meta) == wanted)
         and (queue is None or job.queue == queue)
         and (meta is None or meta.items() <= job.meta.items())
@@ -111,45 +117,51 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def assert_enqueued(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
+def assert_enqueued(
+    type: Target, *, count: int | None = None, **criteria: Unpack[Criteria]
+) -> None:
     """Assert that at least one such job was enqueued, or exactly `count` (§6.1)."""
     _check("enqueued", type, count, criteria, lambda job: True)
 
 
-def refute_enqueued(type: str, **criteria: Unpack[Criteria]) -> None:
+def refute_enqueued(type: Target, **criteria: Unpack[Criteria]) -> None:
     _check("enqueued", type, 0, criteria, lambda job: True)
 
 
-def assert_performed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
+def assert_performed(
+    type: Target, *, count: int | None = None, **criteria: Unpack[Criteria]
+) -> None:
     """Assert that such a job was run, whatever its outcome (§6.2)."""
     _check("performed", type, count, criteria, lambda job: job.attempt > 0)
 
 
-def refute_performed(type: str, **criteria: Unpack[Criteria]) -> None:
+def refute_performed(type: Target, **criteria: Unpack[Criteria]) -> None:
     _check("performed", type, 0, criteria, lambda job: job.attempt > 0)
 
 
-def assert_completed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
+def assert_completed(
+    type: Target, *, count: int | None = None, **criteria: Unpack[Criteria]
+) -> None:
     _check("completed", type, count, criteria, lambda job: job.state == State.COMPLETED)
 
 
-def assert_failed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
+def assert_failed(type: Target, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
     """Assert that such a job failed: it is retryable or discarded."""
     _check("failed", type, count, criteria, lambda job: job.attempt > 0 and job.state in FAILED)
 
 
-def assert_job_state(job_id: UUID | str, expected: str) -> None:
+def assert_job_state(job_id: JobHandle | UUID | str, expected: str) -> None:
     """Assert that the job with this id is in that state (§6.3)."""
-    for job in _all():
-        if str(job.id) == str(job_id):
-            assert job.state == expected, f"Job {job_id} is {job.state}, not {expected}."
-            return
-    raise AssertionError(f"There is no job {job_id}.")
+    job = get_job(job_id)
+    if job is None:
+        raise AssertionError(f"There is no job {job_id}.")
+    assert job.state == expected, f"Job {job.id} is {job.state}, not {expected}."
 
 
-def get_job(job_id: UUID | str) -> FoundJob | None:
+def get_job(job_id: JobHandle | UUID | str) -> FoundJob | None:
     """Return the job with this id, or None."""
-    return next((job for job in _all() if str(job.id) == str(job_id)), None)
+    wanted = str(job_id.id if isinstance(job_id, JobHandle) else job_id)
+    return next((job for job in _all() if str(job.id) == wanted), None)
 
 
 def assert_workflow_created(
@@ -212,7 +224,7 @@ def _all() -> list[Any]:
 
 def _check(
     what: str,
-    type: str,
+    type: Target,
     count: int | None,
     criteria: Criteria,
     holds: Callable[[Any], bool],
@@ -220,7 +232,9 @@ def _check(
     found = sum(holds(job) for job in all_enqueued(type, **criteria))
     if found == count or (count is None and found):
         return
-    wanted = ", ".join([repr(type), *(f"{name}={value!r}" for name, value in criteria.items())])
+    wanted = ", ".join(
+        [repr(type_of(type)), *(f"{name}={value!r}" for name, value in criteria.items())]
+    )
     number = "at least one" if count is None else count
     there = "\n".join(
         f"  {job.type} args={job.args!r} queue={job.queue!r} meta={job.meta!r} {job.state}"

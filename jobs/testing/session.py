@@ -117,7 +117,7 @@ class Session(Place):
     is_memory = True
 
     def __init__(self, *, runs_inline: bool = False) -> None:
-        self.runs_inline = runs_inline
+        self.runs_at_once = runs_inline
         self.clock = Clock()
         self._database = Database(self.clock)
         self._rows: dict[UUID, Job] | None = None
@@ -159,7 +159,7 @@ class Session(Place):
     def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
         with self.inside():
             engine.enqueue(new)
-        if self.runs_inline:
+        if self.runs_at_once:
             made = [job for job in new if job.existing is None]
             held = self._held()
             if held is not None:
@@ -186,7 +186,7 @@ class Session(Place):
         return getattr(self._told_of, "jobs", None)
 
     def began(self, workflow: Any) -> None:
-        if self.runs_inline:
+        if self.runs_at_once:
             self._run_workflow(workflow.pk)
 
     def _run_workflow(self, root_id: UUID) -> None:

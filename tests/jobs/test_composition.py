@@ -305,6 +305,26 @@ def test_a_workflow_that_breaks_a_rule_is_refused_whole(fake_jobs, plan, place_o
     assert fake_jobs.jobs == []
 
 
+@handler("flow.lonely")
+def lonely(context: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("compose", "problem"),
+    [
+        (lambda: jobs.batch(say("a"), on_complete=lonely), r"on_complete must be .*handler\.job"),
+        (lambda: jobs.batch(say("a"), on_failure="flow.say"), "on_failure must be"),
+        (lambda: say("a").after([say("b"), say("c")]), "waits for steps or their names, not"),
+        (lambda: say("a", depends_on="first"), "depends_on must be a list"),
+        (lambda: say("a", depends_on=[lonely]), "waits for steps or their names, not"),
+    ],
+)
+def test_what_is_no_step_is_refused_where_it_is_named(compose, problem):
+    with pytest.raises(TypeError, match=problem):
+        compose()
+
+
 def test_only_jobs_and_workflows_are_members():
     with pytest.raises(TypeError, match=r"jobs\.job"):
         jobs.chain("flow.say")  # type: ignore[arg-type]

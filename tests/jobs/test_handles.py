@@ -24,6 +24,7 @@ from jobs.store import wakeup
 from tests.database import alias, atomic
 from tests.factories import JobFactory
 from tests.processes import PATIENCE
+from workers.runtime import handler
 
 pytest_plugins = ["jobs.pytest_plugin"]
 
@@ -66,6 +67,36 @@ def test_a_handle_shows_what_was_read_last_until_it_is_refreshed():
     assert handle.refresh() is handle
     assert (handle.state, handle.attempt, handle.result) == ("completed", 1, {"pages": 3})
     assert handle.is_finished and handle.finished_at is not None
+
+
+@pytest.mark.django_db
+def test_a_handle_can_be_given_where_an_id_is():
+    handle = jobs.enqueue("report.build")
+    flow = jobs.chain(jobs.job("report.build")).enqueue()
+
+    assert jobs.get(handle) == handle and jobs.get(handle) is not handle
+    assert jobs.get_workflow(flow) == flow
+    jobs.cancel(handle)
+    assert jobs.wait(handle, timeout=0).state == "cancelled"
+    assert async_to_sync(jobs.wait_async)(handle, timeout=0).state == "cancelled"
+    testing.assert_job_state(handle, "cancelled")
+
+
+@handler("test.handles.build")
+def build(context: Any) -> None:
+    pass
+
+
+@pytest.mark.django_db
+def test_jobs_are_found_by_their_handler_as_by_its_type():
+    made = build.enqueue()
+    jobs.enqueue("report.build")
+
+    assert jobs.find(type=build) == [made] == jobs.find(type="test.handles.build")
+    testing.assert_enqueued(build, count=1)
+    testing.refute_performed(build)
+    with pytest.raises(InvalidRequest, match="a handler or a task of OJSBackend"):
+        jobs.find(type=len)
 
 
 @pytest.mark.django_db

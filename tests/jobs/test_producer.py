@@ -309,10 +309,32 @@ def test_a_list_that_contains_itself_is_refused():
         ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
         ({"retry": 3}, "retry"),
         ({"id": "7"}, "id"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": timedelta(days=40_000)}, "timeout"),
+        ({"visibility_timeout": 0}, "visibility_timeout"),
+        ({"total_timeout": -1}, "total_timeout"),
+        ({"retry": jobs.Retry(initial_interval=float("nan"))}, "retry.initial_interval"),
+        ({"retry": jobs.Retry(max_interval=float("inf"))}, "retry.max_interval"),
+        ({"retry": jobs.Retry(non_retryable_errors="ValueError")}, "retry.non_retryable_errors"),
     ],
 )
 def test_the_rules_are_those_of_http(arguments, field):
     assert refused(**arguments).details["field"] == field
+
+
+@pytest.mark.parametrize("option", ["timeout", "visibility_timeout"])
+@pytest.mark.parametrize("seconds", [0.0006, 1e-9, timedelta(microseconds=1)])
+def test_a_duration_below_a_millisecond_is_one_and_not_none(option, seconds):
+    with testing.fake():
+        made = jobs.enqueue("email.send", **{option: seconds})
+        job = testing.get_job(made)
+
+    assert getattr(job, option) == timedelta(milliseconds=1)
+
+
+def test_the_refusal_of_a_naive_moment_says_what_to_use():
+    with pytest.raises(InvalidRequest, match=r"timezone\.now\(\) or timezone\.make_aware\(\)"):
+        jobs.enqueue("email.send", scheduled_at=datetime(2030, 1, 1))
 
 
 def test_an_unknown_option_is_refused():

@@ -53,6 +53,26 @@ def mails():
     handlers.forget("tests.mail")
 
 
+def test_the_handle_of_a_job_that_has_run_at_once_shows_its_outcome(mails):
+    with testing.inline():
+        handle = jobs.enqueue("tests.mail", ["bob"])
+        alone, other = jobs.enqueue_many(
+            [{"type": "tests.mail", "args": ["ann"]}, {"type": "tests.mail", "args": ["eve"]}]
+        )
+
+    assert (handle.state, handle.result) == ("completed", {"sent": "bob"})
+    assert [alone.state, other.state] == ["completed", "completed"]
+
+
+def test_the_handle_of_a_job_that_is_not_made_again_shows_the_other(mails):
+    with testing.inline():
+        options = {"unique": {"keys": ["type"], "states": ["completed"], "on_conflict": "ignore"}}
+        first = jobs.enqueue("tests.mail", ["bob"], **options)
+        second = jobs.enqueue("tests.mail", ["bob"], **options)
+
+    assert second.existing == first
+
+
 @pytest.fixture(params=["memory", "database"])
 def place(request):
     """In memory and in the database: everything that runs jobs behaves the same."""

@@ -45,6 +45,11 @@ class Options:
     """Started by a supervisor: end when it is gone."""
     started_at: datetime = field(default_factory=timezone.now)
 
+    def __post_init__(self) -> None:
+        for name in ("queues", "labels"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a list of names, not {getattr(self, name)!r}.")
+
     @cache  # noqa: B019 (there is one for each process, and it lives as long)
     def description(self) -> Description:
         """How the worker describes itself, at registration and in each heartbeat (§3.1, §4.2)."""
