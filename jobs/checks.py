@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,36 @@ def _check_networks(options: conf.Settings) -> list[checks.CheckMessage]:
     return []
 
 
+_has_tolerance: ContextVar[bool] = ContextVar("ojs_checks_tolerate_schedules", default=False)
+
+
+@contextlib.contextmanager
+def tolerating_schedules() -> Iterator[None]:
+    """Do not check the schedules of the code in this block: the command logs their errors itself,
+    and does the rest of its work."""
+    token = _has_tolerance.set(True)
+    try:
+        yield
+    finally:
+        _has_tolerance.reset(token)
+
+
 def _check_cron() -> list[checks.CheckMessage]:
-    """Checks `OJS["CRON"]`; what modules declare is checked when commands start."""
+    """Checks `OJS["CRON"]`, and what the modules of handlers and tasks declare."""
     from . import crontab
 
+    if _has_tolerance.get():
+        return []
     try:
         for declared in crontab.of_settings():
             declared.read()
     except ImproperlyConfigured as problem:
         return [checks.Error(str(problem), id="ojs.E016")]
+    try:
+        crontab.autodiscover()
+        crontab.declared()
+    except ImproperlyConfigured as problem:
+        return [checks.Error(str(problem), id="ojs.E045")]
     return []
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, Unpack
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
+from django.utils.module_loading import autodiscover_modules, import_string
 
 from . import engine
 from .composition import item_of
@@ -141,6 +141,12 @@ def cron(
         return target
 
     return declare
+
+
+def autodiscover() -> None:
+    """Import `handlers` and `tasks` of every installed app."""
+    autodiscover_modules("handlers")
+    autodiscover_modules("tasks")
 
 
 def declared() -> list[engine.NewCronJob]:

@@ -20,7 +20,7 @@ from django.utils import timezone
 import jobs
 from jobs import crontab, engine, testing
 from jobs.models import CronJob, Job
-from tests.factories import ago
+from tests.factories import JobFactory, ago
 from tests.processes import PATIENCE, ROOT
 from tests.shop import TASKS
 from workers.runtime import handler, handlers
@@ -331,11 +331,42 @@ def test_a_schedule_that_breaks_a_rule_is_refused_where_it_stands(settings, entr
         call_command("runreaper", "--once")
 
 
+WRONG = [
+    (jobs.cron("not often"), "not often"),
+    (jobs.cron("@daily", timezone="Europe/Atlantis"), "Atlantis"),
+    (jobs.cron("@daily", quue="slow"), "quue"),
+    (jobs.cron("@daily", args=[1, 2, 3]), "too many"),
+]
+
+
+@pytest.mark.parametrize(("cron", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_a_schedule_of_a_decorator_that_breaks_a_rule_is_found_by_the_checks(cron, said):
+    declare(cron)
+
+    (error,) = [error for error in run_checks() if error.id == "ojs.E045"]
+    assert said in error.msg and "@jobs.cron of " in error.msg
+
+
+def test_a_schedule_that_breaks_a_rule_does_not_stop_recovery(caplog):
+    crontab.register()
+    declare(jobs.cron("not often"))
+    stuck = JobFactory(active=True, reserved_by="gone", reserved_until=ago(60))
+
+    with pytest.raises(CommandError, match=r"registering the schedules of the code .*not often"):
+        call_command("runreaper", "--once", skip_checks=False)
+
+    assert Job.objects.get(pk=stuck.pk).state == "available"
+    assert "The schedules of the code are not registered" in caplog.text
+    with pytest.raises(CommandError, match="not often"):
+        call_command("runjobworker", "--burst", skip_checks=False)
+
+
 def test_two_schedules_of_one_name_are_refused():
     declare(jobs.cron("@hourly"), jobs.cron("@weekly"))
 
     with pytest.raises(ImproperlyConfigured, match=r"Two schedules are called 'report\.build'"):
         crontab.register()
+    assert [error.id for error in run_checks() if error.id == "ojs.E045"] == ["ojs.E045"]
 
 
 def test_the_decorator_stands_above_that_of_the_handler():

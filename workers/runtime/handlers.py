@@ -16,8 +16,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import autodiscover_modules
 
+from jobs import crontab
 from jobs.composition import Step
 from jobs.handles import JobHandle
 from jobs.options import JobOptions, Moment, RetryPolicy
@@ -240,8 +240,7 @@ def _place(function: Callable[..., Any]) -> str:
 
 def autodiscover() -> None:
     """Import `handlers` and `tasks` of every installed app."""
-    autodiscover_modules("handlers")
-    autodiscover_modules("tasks")
+    crontab.autodiscover()
 
 
 def find(type: str) -> Handler | None:

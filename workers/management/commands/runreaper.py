@@ -15,6 +15,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DatabaseError, Error, InterfaceError, close_old_connections
 
+from jobs.checks import tolerating_schedules
 from jobs.conf import ojs_settings
 from jobs.store import keepalive, writable
 from jobs.store.trouble import described
@@ -22,7 +23,6 @@ from jobs.store.watchdog import bounded
 from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
 from workers.management.lines import SpeakingCommand
-from workers.runtime import handlers
 
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that triggers a warning."""
@@ -51,6 +51,11 @@ class Command(SpeakingCommand):
 
         alive.add_argument(parser)
 
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Run the system checks; an error in a schedule of the code does not stop recovery."""
+        with tolerating_schedules():
+            super().check(*args, **kwargs)
+
     def handle(self, *args: Any, **options: Any) -> None:
         interval = options["interval"]
         if interval is None:
@@ -65,11 +70,11 @@ class Command(SpeakingCommand):
         if options["once"]:
             # Without its tables, every chore would fail, each with a traceback.
             reaper.last_seen()
+        unregistered = ""
         if not options["only"] or "schedules" in options["only"]:
-            handlers.autodiscover()
-            schedules.register()
+            unregistered = schedules.register_if_possible()
         if options["once"]:
-            self._once(options["only"])
+            self._once(options["only"], unregistered)
             return
         with contextlib.ExitStack() as stack:
             stack.enter_context(reaper.sending(options["only"]))
@@ -77,8 +82,8 @@ class Command(SpeakingCommand):
                 stack.enter_context(metric_export.exporting())
             self._loop(interval, options["only"])
 
-    def _once(self, only: list[str]) -> None:
-        failed: list[str] = []
+    def _once(self, only: list[str], unregistered: str) -> None:
+        failed = [f"registering the schedules of the code ({unregistered})"] if unregistered else []
 
         def complain(chore: reaper.Chore, problem: Exception) -> None:
             reaper.complain(chore, problem)
