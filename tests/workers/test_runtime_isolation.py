@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import Group
 from django.core.cache import caches
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone, translation
 
 from jobs.engine import Completion
+from jobs.models import Queue
 from jobs.spec.identifiers import uuid7
-from jobs.store.database import alias
+from tests.database import alias, atomic, connection
 from tests.processes import eventually
 from workers.runtime import blocking
 from workers.runtime.active import ActiveJob
@@ -71,7 +71,7 @@ def run() -> Iterator[Callable[..., Any]]:
 def begin(context: Any = None) -> None:
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
-        cursor.execute("INSERT INTO auth_group (name) VALUES ('never committed')")
+    Queue.objects.create(name="never")
 
 
 def begin_and_fail_a_statement(context: Any) -> None:
@@ -81,13 +81,13 @@ def begin_and_fail_a_statement(context: Any) -> None:
 
 
 def enter_atomic(context: Any) -> None:
-    transaction.atomic().__enter__()
-    Group.objects.create(name="never committed")
+    atomic().__enter__()
+    Queue.objects.create(name="never")
 
 
 def turn_autocommit_off(context: Any) -> None:
-    transaction.set_autocommit(False)
-    Group.objects.create(name="never committed")
+    transaction.set_autocommit(False, using=alias())
+    Queue.objects.create(name="never")
 
 
 async def begin_async(context: Any) -> None:
@@ -109,16 +109,16 @@ WAYS = [
 
 
 def create(context: Any) -> None:
-    Group.objects.create(name="committed")
+    Queue.objects.create(name="plain")
 
 
 def create_atomically(context: Any) -> None:
-    with transaction.atomic():
-        Group.objects.create(name="committed in a transaction")
+    with atomic():
+        Queue.objects.create(name="atomic")
 
 
 async def create_async(context: Any) -> None:
-    await Group.objects.acreate(name="committed by async code")
+    await Queue.objects.acreate(name="async")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -130,11 +130,7 @@ def test_a_transaction_that_a_handler_leaves_open_takes_no_later_work_with_it(
     for work in (create, create_atomically, create_async):
         run(work, type="test.later")
 
-    assert set(Group.objects.values_list("name", flat=True)) == {
-        "committed",
-        "committed in a transaction",
-        "committed by async code",
-    }
+    assert set(Queue.objects.values_list("name", flat=True)) == {"plain", "atomic", "async"}
     (warning,) = [record for record in caplog.records if "was left open" in record.message]
     assert warning.job_type == "test.leaving"
     assert f"in the database '{alias()}'" in warning.message
@@ -148,8 +144,8 @@ def test_a_transaction_that_has_ended_keeps_its_connection_and_is_no_reason_for_
         with connection.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("COMMIT")
-        with transaction.atomic():
-            Group.objects.count()
+        with atomic():
+            Queue.objects.count()
         return id(connection.connection)
 
     assert run(used) == run(used)
