@@ -130,6 +130,15 @@ def _check_cron() -> list[checks.CheckMessage]:
         crontab.declared()
     except ImproperlyConfigured as problem:
         return [checks.Error(str(problem), id="ojs.E045")]
+    except Exception as problem:
+        # What only workers have installed, perhaps: a site migrates without it.
+        return [
+            checks.Warning(
+                "The modules of handlers and tasks cannot be imported here, so their schedules are "
+                f"not checked: {type(problem).__name__}: {problem}",
+                id="ojs.W041",
+            )
+        ]
     return []
 
 

@@ -347,6 +347,16 @@ def test_a_schedule_of_a_decorator_that_breaks_a_rule_is_found_by_the_checks(cro
     assert said in error.msg and "@jobs.cron of " in error.msg
 
 
+def test_a_site_without_what_its_handlers_import_is_only_warned(monkeypatch):
+    def missing(*names: str) -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(crontab, "autodiscover_modules", missing)
+
+    (found,) = [each for each in run_checks() if each.id.startswith("ojs.") and "torch" in each.msg]
+    assert (found.id, found.is_serious()) == ("ojs.W041", False)
+
+
 def test_a_schedule_that_breaks_a_rule_does_not_stop_recovery(caplog):
     crontab.register()
     declare(jobs.cron("not often"))
