@@ -14,9 +14,11 @@ from workers.asgi import JobServer, sockets_of  # noqa: E402
 
 from .bypass import Bypass  # noqa: E402
 from .checks import hold_to_checks  # noqa: E402
+from .loading import load  # noqa: E402
 from .middleware import PROTOCOLS  # noqa: E402
 
 hold_to_checks()
+load()
 
 application = JobServer(
     Bypass(project),

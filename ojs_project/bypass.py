@@ -17,7 +17,6 @@ from typing import Any
 from django.conf import settings
 from django.core.cache import close_caches
 from django.core.handlers.base import reset_urlconf
-from django.core.handlers.exception import response_for_exception
 from django.core.handlers.wsgi import LimitedStream, WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connections, reset_queries
@@ -27,6 +26,7 @@ from django.middleware.security import SecurityMiddleware
 from django.urls import Resolver404
 from django.utils.log import log_response
 
+from jobs.http.base import failed
 from jobs.http.fast_path import Answer, FastView, Parked
 from jobs.http.hosts import is_served
 from jobs.http.request import Readable
@@ -85,7 +85,10 @@ class Bypass:
 
     def respond(self, environ: dict[str, Any]) -> Reply | Later | None:
         """Answer a request over the fast path; None if it goes through Django's handler."""
-        hot = self._hot(environ)
+        try:
+            hot = self._hot(environ)
+        except Exception as problem:
+            return self._hand_over(environ, failed(environ, environ["PATH_INFO"], problem))
         if hot is None:
             return None
         used = self._begin(environ)
@@ -95,8 +98,7 @@ class Bypass:
                 return Later(found, partial(self._reply, environ))
             return self._reply(environ, found)
         except Exception as problem:
-            response = response_for_exception(WSGIRequest(environ), problem)
-            return self._hand_over(environ, response)
+            return self._hand_over(environ, failed(environ, environ["PATH_INFO"], problem))
         finally:
             self._end(used)
 

@@ -28,6 +28,10 @@ HOSTS = re.compile(
     r"(?P<before>[a-z0-9+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>.*)"
 )
 """A URL of several hosts, as libpq reads it: `user:password@host1:5432,host2/name`."""
+UNQUOTED = (
+    "DATABASE_URL is not a URL of a database. In a user name or password, characters such as "
+    "/ # ? [ ] % must be percent-encoded: / is %2F."
+)
 HOST = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
 
 
@@ -76,10 +80,16 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(url: str) -> dict[str, Any]:
     try:
-        return dict(dj_database_url.parse(url))
-    except ValueError as problem:
+        found: dict[str, Any] = dict(dj_database_url.parse(url))
+    except dj_database_url.UnknownSchemeError as problem:
         # Not the URL itself, which holds a password.
         raise ImproperlyConfigured(f"DATABASE_URL is not a URL of a database: {problem}") from None
+    except ValueError:
+        raise ImproperlyConfigured(UNQUOTED) from None
+    # A password that begins like a port, and goes on with `/`.
+    if not found["ENGINE"].endswith("sqlite3") and not found["USER"] and "@" in found["NAME"]:
+        raise ImproperlyConfigured(UNQUOTED)
+    return found
 
 
 def _place(text: str) -> tuple[str, str]:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
 from jobs.conf import path_prefixes
 from jobs.errors import InvalidRequest
-from jobs.http.base import refused
+from jobs.http.base import failed, refused
 from jobs.http.hosts import check_host
 
 PROTOCOLS = path_prefixes()
@@ -127,7 +127,12 @@ class ProtocolMiddleware:
                 # A person's language would outlive the request in this thread, and a worker would
                 # be answered in it.
                 translation.deactivate()
-        return call(resolve(request.path_info), request)
+        try:
+            return call(resolve(request.path_info), request)
+        except Http404:
+            raise
+        except Exception as problem:
+            return failed(request.META, request.path, problem)
 
 
 class CompressionMiddleware(GZipMiddleware):

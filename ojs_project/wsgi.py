@@ -14,8 +14,10 @@ from .body_deadline import BodyDeadline  # noqa: E402
 from .bypass import Bypass  # noqa: E402
 from .checks import hold_to_checks  # noqa: E402
 from .ending import watch_for_the_end  # noqa: E402
+from .loading import load  # noqa: E402
 
 hold_to_checks()
+load()
 
 application = BodyDeadline(Bypass(project))
 watch_for_the_end()

@@ -154,6 +154,15 @@ def test_each_of_several_hosts_is_given_less_time_than_a_single_one():
 
 
 @pytest.mark.parametrize(
+    "password", ["hidden/word", "hidden#word", "hidden?word", "hidden[word", "1/word"]
+)
+def test_a_password_that_is_not_encoded_is_named_as_the_likely_reason(password):
+    with pytest.raises(ImproperlyConfigured, match="percent-encoded: / is %2F") as refused:
+        database(f"postgresql://ojs:{password}@db.example.com/ojs", {})
+    assert "hidden" not in str(refused.value) and "word@" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "url", ["postgresql://u:secret@a,/ojs", "postgresql://u:secret@a:x,b/ojs", "u:secret@nowhere"]
 )
 def test_what_is_no_url_is_refused_without_showing_the_password(url):

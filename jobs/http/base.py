@@ -322,7 +322,19 @@ def refused(
 ) -> HttpResponse:
     """A refusal from outside a viewset: from a middleware or server, or for an unknown path."""
     request_id = request_id_of(meta)
-    found = refuse(problem, request_id)
+    return _from_outside(meta, refuse(problem, request_id), request_id, has_version=has_version)
+
+
+def failed(meta: Meta, path: str, problem: Exception) -> HttpResponse:
+    """The response to an exception outside a viewset; logs what is not the client's fault."""
+    request_id = request_id_of(meta)
+    found = errors.answer_to(problem, request_id, path, errors.refusal)
+    return _from_outside(meta, found, request_id)
+
+
+def _from_outside(
+    meta: Meta, found: VerbResponse, request_id: str, *, has_version: bool = True
+) -> HttpResponse:
     response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)
     dress(response.headers, found.status, request_id, has_version=has_version)
     response["Content-Type"] = dialects.media_type(meta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -20,14 +21,16 @@ import pytest
 import uvicorn
 import websockets.sync.client
 from django.core.management import CommandError, call_command
+from django.core.wsgi import get_wsgi_application
 from uvicorn.server import ServerState
 
-from ojs_project import health
+from ojs_project import bypass, health
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.ojs_client import MEDIA_TYPE
 from tests.once import once_is_enough
 from tests.processes import PATIENCE, eventually, free_port, running
+from workers.asgi import JobServer
 from workers.asgi.application import Reply
 from workers.management.http_protocol import HttpProtocol
 
@@ -201,6 +204,60 @@ LENGTH = [(b"content-length", b"2")]
 POST = b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
 
 
+@contextlib.asynccontextmanager
+async def connected(site):
+    """A connection to a server of `site` in this process."""
+    config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: HttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
+    )
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        yield reader, writer
+        writer.close()
+
+
+def bug(*args):
+    raise AssertionError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "path"),
+    [
+        (bypass, "resolve", "/ojs/v1/jobs"),
+        (bypass.Bypass, "gathered", "/ojs/v1/jobs"),
+        (bypass.Bypass, "respond", "/ojs/v1/workers/register"),
+        (bypass.Bypass, "respond_together", "/ojs/v1/jobs"),
+    ],
+)
+def test_a_bug_is_answered_500_and_the_connection_stays(
+    monkeypatch, settings, caplog, place, name, path
+):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    body = b'{"type": "report"}'
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def scenario():
+        site = JobServer(bypass.Bypass(get_wsgi_application()), is_ours=lambda path: True)
+        answers = []
+        async with connected(site) as (reader, writer):
+            for _ in range(2):
+                writer.write(head.encode() + body)
+                first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+                headers = dict(line.lower().split(": ") for line in lines if line)
+                sent = json.loads(await reader.readexactly(int(headers["content-length"])))
+                answers.append((first, headers["content-type"], sent["error"]["code"]))
+        await site._run.close()
+        return answers
+
+    monkeypatch.setattr(place, name, bug)
+    answers = asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+
+    assert answers == [("HTTP/1.1 500 Internal Server Error", MEDIA_TYPE, "backend_error")] * 2
+    assert "a bug" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("parts", "way"),
     [
@@ -213,20 +270,12 @@ POST = b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
 )
 def test_a_post_that_arrives_whole_needs_no_messages(parts, way):
     async def ask(site):
-        config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: HttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
-        )
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with connected(site) as (reader, writer):
             for number, part in enumerate(parts):
                 if number:
                     await site.has_begun.wait()
                 writer.write(part)
-            answer = await reader.readuntil(b"{}")
-            writer.close()
-            return answer
+            return await reader.readuntil(b"{}")
 
     async def scenario():
         site = Site()

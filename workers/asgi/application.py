@@ -24,6 +24,7 @@ from django.urls import NoReverseMatch, get_script_prefix, reverse
 
 from jobs.conf import ojs_settings, path_prefixes
 from jobs.errors import InvalidRequest
+from jobs.http.base import failed
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse, WholeResponse
 from jobs.http.hosts import check_host
 from jobs.http.loop import Loop, Stream
@@ -248,7 +249,7 @@ class JobServer:
         if body is None:
             return
         environ["wsgi.input"] = io.BytesIO(body)
-        await self._finish(await self._answer(environ), receive, send)
+        await self._finish(partial(self._answer, environ), scope, receive, send)
 
     def answer_whole(self, scope: Scope, body: bytes) -> asyncio.Future[Reply | Later] | None:
         """Answer a POST that has arrived completely, without ASGI messages.
@@ -259,30 +260,47 @@ class JobServer:
         """
         if len(body) > ojs_settings.MAX_BODY_SIZE or not self._serves(scope):
             return None
-        environ = environ_of(scope)
-        environ["wsgi.input"] = io.BytesIO(body)
-        return self._answer(environ)
+        try:
+            environ = environ_of(scope)
+            environ["wsgi.input"] = io.BytesIO(body)
+            return self._answer(environ)
+        except Exception:
+            # The caller is a protocol, which could only close the connection.
+            return None
 
     async def finish(
         self, reply: asyncio.Future[Reply | Later], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send what `answer_whole()` has returned, whatever it is."""
         try:
-            await self._finish(await reply, receive, send)
+            await self._finish(lambda: reply, scope, receive, send)
         except Exception:
             logger.exception("A request could not be answered: %s", scope["path"])
             raise
 
-    async def _finish(self, reply: Reply | Later, receive: Receive, send: Send) -> None:
+    async def _finish(
+        self,
+        answer: Callable[[], asyncio.Future[Reply | Later]],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         loop = self._run.loop
-        if isinstance(reply, Later):
-            found = await _wait(loop, reply.parked, receive)
-            if found is None:
+        try:
+            reply = await answer()
+            if isinstance(reply, Later):
+                found = await _wait(loop, reply.parked, receive)
+                if found is None:
+                    return
+                reply = reply.reply(found)
+            elif reply.unsent is not None and await _has_left(receive):
+                self.drop(reply)
                 return
-            reply = reply.reply(found)
-        elif reply.unsent is not None and await _has_left(receive):
-            self.drop(reply)
-            return
+        except Exception as problem:
+            if not self._is_ours(path_of(scope)):
+                raise
+            response = failed(environ_of(scope), scope["path"], problem)
+            reply = Reply(response.status_code, list(response.items()), response.content)
         await _send(reply, loop, receive, send)
 
     def drop(self, reply: Reply | Later) -> None:

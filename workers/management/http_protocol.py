@@ -251,7 +251,9 @@ class HttpProtocol(HttpToolsProtocol):
         written = None
         if not failed and not self.flow.write_paused:
             first = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
-            written = found.result().written(first, b"" if cycle.keep_alive else CLOSE)
+            # What cannot be written goes to `finish()`, whose errors uvicorn answers.
+            with contextlib.suppress(Exception):
+                written = found.result().written(first, b"" if cycle.keep_alive else CLOSE)
         if written is None:
             finish: Any = partial(self.app.finish, found)
             super()._start_asgi_task(cycle, finish)
