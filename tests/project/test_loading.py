@@ -34,7 +34,8 @@ operator = Client(headers={{"Host": "localhost"}})
 operator.force_login(User.objects.create_superuser("loading-{interface}"))
 paths = ["/admin/", "/admin/login/", "/ojs/v1/openapi.json", "/ojs/v1/docs", "/ojs/manifest"]
 paths += ["/ojs/v1/jobs", "/ojs/v1/admin/stats", "/health", "/ready"]
-paths += [f"/admin/{{model._meta.app_label}}/{{model._meta.model_name}}/" for model in site._registry]
+names = [model._meta for model in site._registry]
+paths += [f"/admin/{{name.app_label}}/{{name.model_name}}/" for name in names]
 for path in paths:
     print(path, operator.get(path).status_code)
 job = {{"type": "report", "args": []}}

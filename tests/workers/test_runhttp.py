@@ -539,6 +539,38 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     assert "Traceback" not in started.output
 
 
+HANGING = """
+import django
+from django.core.management import call_command
+django.setup()
+from workers.management.commands import runhttp
+runhttp.LAST_WORDS, runhttp.PARTING, runhttp.HUNG = 1, 1, 10 * 60
+if __name__ == "__main__":
+    call_command("runhttp", "--port", "{port}", "--processes", "2")
+"""
+
+
+def test_a_process_that_hangs_does_not_keep_the_others_from_ending(environment, tmp_path):
+    port = free_port()
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING.format(port=port))
+    log = tmp_path / "server.log"
+    environment = environment | {"PYTHONPATH": str(processes.ROOT)}
+    with running([sys.executable, str(script)], log, environment) as started:
+        parent = psutil.Process(started.process.pid)
+
+        def serving() -> list[psutil.Process]:
+            return [child for child in parent.children() if "spawn_main" in words_of(child)]
+
+        eventually(lambda: started.output.count("startup complete") == 2, lambda: started.output)
+        hung, well = serving()
+        hung.suspend()
+        assert started.terminate() == 0, started.output
+        assert not psutil.pid_exists(hung.pid) and not psutil.pid_exists(well.pid)
+    assert f"Finished server process [{well.pid}]" in started.output
+    assert f"Process {hung.pid} did not end within 2 s: killed." in started.output
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_it_serves_ends_it(environment, tmp_path, processes, number):

@@ -19,6 +19,9 @@ KEEP_ALIVE = 75
 a worker does not send on a connection that is being closed."""
 LAST_WORDS = 30
 """Seconds for requests in hand when the server is asked to end."""
+PARTING = 5
+"""Seconds beyond that until a process that has not ended is killed. Together, they are less than
+systemd, Kubernetes and compose are told to wait."""
 HUNG = 60
 """Seconds after which a process that does not answer its parent is replaced. Busy processors alone
 must not cause that."""
@@ -48,7 +51,8 @@ class Command(base.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             import uvicorn
-            from uvicorn.supervisors import Multiprocess
+
+            from .. import server_processes
         except ImportError as problem:
             raise CommandError(
                 f"runhttp needs the extra 'server' (pip install 'django-ojs[server]'): {problem}"
@@ -105,10 +109,11 @@ class Command(base.Command):
         if processes > 1:
             # Otherwise each process would fail alone, and be started again without end.
             self.check()
-            Multiprocess(config, sockets=[config.bind_socket()]).run()
+            is_well = server_processes.serve(config, LAST_WORDS + PARTING)
         else:
             server.run()
-        if not (processes > 1 or server.started):
+            is_well = server.started
+        if not is_well:
             sys.exit(1)
 
 
