@@ -572,6 +572,28 @@ def test_a_process_that_hangs_does_not_keep_the_others_from_ending(environment, 
 
 
 @pytest.mark.parametrize("processes", [1, 2])
+def test_a_second_interrupt_ends_it_without_the_requests_in_hand(environment, tmp_path, processes):
+    port = free_port()
+    log = tmp_path / "server.log"
+    environment = environment | {"OJS_BODY_TIMEOUT": "600"}
+    arguments = command("--port", port, "--processes", processes)
+    with running(arguments, log, environment) as started:
+        eventually(lambda: is_healthy(port), lambda: started.output)
+        with connect(port) as line:
+            line.sendall(POST + b"Expect: 100-continue\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.1 100 ")
+            started.process.send_signal(signal.SIGINT)
+            started.wait_for("Waiting for connections to close")
+            started.process.send_signal(signal.SIGINT)
+
+            assert started.wait() == 0, started.output
+            answer = everything(line)
+    # Several are killed.
+    assert processes > 1 or b"This process is about to end." in answer
+    assert "Traceback" not in started.output and "ERROR" not in started.output
+
+
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_it_serves_ends_it(environment, tmp_path, processes, number):
     script = f"""

@@ -23,12 +23,13 @@ from django.http import StreamingHttpResponse
 from django.urls import NoReverseMatch, get_script_prefix, reverse
 
 from jobs.conf import ojs_settings, path_prefixes
-from jobs.errors import InvalidRequest
+from jobs.errors import BackendUnavailable, InvalidRequest
 from jobs.http.base import failed
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse, WholeResponse
 from jobs.http.hosts import check_host
 from jobs.http.loop import Loop, Stream
 from jobs.http.verbs import Unsent
+from jobs.store import readiness
 from workers import code_schedules
 from workers.alerts import watch
 
@@ -237,6 +238,10 @@ class JobServer:
                 await socket.close(1011, "internal error")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._finish(self._read_and_answer(scope, receive), scope, receive, send)
+
+    async def _read_and_answer(self, scope: Scope, receive: Receive) -> Reply | Later | None:
+        """Return the response; None if the client disconnects before its request is complete."""
         run = self._running or self._run
         environ = environ_of(scope)
         body: bytes | None = b""
@@ -244,12 +249,11 @@ class JobServer:
             try:
                 body = await run.bodies.read(receive, environ)
             except Late as late:
-                await _send_whole(await self._refuse(environ, str(late)), send)
-                return
+                return await self._refuse(environ, str(late))
         if body is None:
-            return
+            return None
         environ["wsgi.input"] = io.BytesIO(body)
-        await self._finish(partial(self._answer, environ), scope, receive, send)
+        return await self._answer(environ)
 
     def answer_whole(self, scope: Scope, body: bytes) -> asyncio.Future[Reply | Later] | None:
         """Answer a POST that has arrived completely, without ASGI messages.
@@ -273,21 +277,23 @@ class JobServer:
     ) -> None:
         """Send what `answer_whole()` has returned, whatever it is."""
         try:
-            await self._finish(lambda: reply, scope, receive, send)
+            await self._finish(reply, scope, receive, send)
         except Exception:
             logger.exception("A request could not be answered: %s", scope["path"])
             raise
 
     async def _finish(
         self,
-        answer: Callable[[], asyncio.Future[Reply | Later]],
+        answer: Awaitable[Reply | Later | None],
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
         loop = self._run.loop
         try:
-            reply = await answer()
+            reply = await answer
+            if reply is None:
+                return
             if isinstance(reply, Later):
                 found = await _wait(loop, reply.parked, receive)
                 if found is None:
@@ -296,11 +302,15 @@ class JobServer:
             elif reply.unsent is not None and await _has_left(receive):
                 self.drop(reply)
                 return
+        except asyncio.CancelledError:
+            # A second Ctrl-C, or the server has waited long enough.
+            if not loop.ending.is_set():
+                raise
+            reply = _failed(scope, BackendUnavailable(readiness.ENDING))
         except Exception as problem:
             if not self._is_ours(path_of(scope)):
                 raise
-            response = failed(environ_of(scope), scope["path"], problem)
-            reply = Reply(response.status_code, list(response.items()), response.content)
+            reply = _failed(scope, problem)
         await _send(reply, loop, receive, send)
 
     def drop(self, reply: Reply | Later) -> None:
@@ -332,6 +342,12 @@ class JobServer:
             reply = Reply(HTTPStatus.REQUEST_TIMEOUT, plain, f"{refusal}\n".encode())
         reply.headers.append(("Connection", "close"))
         return reply
+
+
+def _failed(scope: Scope, problem: Exception) -> Reply:
+    """Return the response to an exception, in the format of OJS HTTP."""
+    response = failed(environ_of(scope), scope["path"], problem)
+    return Reply(response.status_code, list(response.items()), response.content)
 
 
 def _mount() -> str:

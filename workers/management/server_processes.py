@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 import time
-from contextlib import suppress
 from types import FrameType
 
 from uvicorn import Config
@@ -37,7 +35,7 @@ def serve(config: Config, patience: float) -> bool:
 
     def end(number: int, frame: FrameType | None) -> None:
         for each in ENDS:
-            signal.signal(each, _pass_on)
+            signal.signal(each, _hurry)
         # Should the exception be lost, as it is in a destructor, uvicorn finds it there.
         supervisor.signal_queue.append(number)
         raise _Asked
@@ -48,17 +46,16 @@ def serve(config: Config, patience: float) -> bool:
         supervisor.run()
     except _Asked:
         pass
-    was_asked = signal.getsignal(signal.SIGTERM) is _pass_on
+    was_asked = signal.getsignal(signal.SIGTERM) is _hurry
     _end(patience)
     return was_asked
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
-    """A second Ctrl-C: the processes do not wait for anything any more."""
-    for process in multiprocessing.active_children():
-        assert process.pid is not None
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+def _hurry(number: int, frame: FrameType | None) -> None:
+    """At a second Ctrl-C, do not wait for requests in hand."""
+    if number == signal.SIGINT:
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 def _end(patience: float) -> None:
