@@ -539,6 +539,24 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     assert "Traceback" not in started.output
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("runhttp", ["--processes", "1"], "startup complete"),
+        ("runagq", [], "are served on"),
+        ("runrota", [], "are served on"),
+        ("runreaper", [], "The reaper runs"),
+    ],
+)
+def test_a_closed_terminal_ends_a_command_in_order(environment, tmp_path, name, arguments, says):
+    port = [] if name == "runreaper" else ["--port", str(free_port())]
+    with processes.manage(tmp_path, environment, name, *port, *arguments) as started:
+        started.wait_for(says)
+        os.kill(started.process.pid, signal.SIGHUP)
+
+        assert started.wait() == 0, started.output
+
+
 HANGING = """
 import django
 from django.core.management import call_command

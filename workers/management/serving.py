@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -17,6 +16,7 @@ from jobs.store import keepalive
 from ..bindings.shared import tls
 from ..runtime.health_signal import HealthSignal
 from . import alive
+from .ends import ends
 from .lines import SpeakingCommand
 
 
@@ -64,7 +64,7 @@ class ServerCommand(SpeakingCommand):
         port: int,
     ) -> None:
         stop = asyncio.Event()
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in ends(has_reload=certificate is not None):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
         await factory(certificate, pulse).run(host, port, stop, self.say)
 

@@ -13,6 +13,7 @@ from django.core.management.base import CommandError
 from jobs.conf import ojs_settings
 from jobs.management import base
 from workers.bindings.shared import tls
+from workers.management.ends import ends
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pause between two heartbeats, so that
@@ -111,6 +112,8 @@ class Command(base.Command):
             self.check()
             is_well = server_processes.serve(config, LAST_WORDS + PARTING)
         else:
+            for number in set(ends()) - set(ENDS):
+                signal.signal(number, lambda number, frame: signal.raise_signal(signal.SIGTERM))
             server.run()
             is_well = server.started
         if not is_well:

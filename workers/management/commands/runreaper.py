@@ -22,6 +22,7 @@ from jobs.store.trouble import described
 from jobs.store.watchdog import bounded
 from workers.chores import metric_export, reaper
 from workers.management import alive, schedules
+from workers.management.ends import ends
 from workers.management.lines import SpeakingCommand
 
 SIGN_OF_LIFE = 5
@@ -99,7 +100,7 @@ class Command(SpeakingCommand):
         # Not an Event: a second signal right after the first would find its lock held by the first
         # one's handler, in the same thread, and wait forever.
         asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in ends():
             signal.signal(name, lambda number, frame: asked.put(number))
         self.say(f"The reaper runs every {interval:g} s.")
         self._pulse.ready()
