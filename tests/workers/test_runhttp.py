@@ -544,7 +544,7 @@ def test_several_processes_serve_and_one_that_dies_is_replaced(environment, tmp_
     [
         ("runhttp", ["--processes", "1"], "startup complete"),
         ("runagq", [], "are served on"),
-        ("runrota", [], "are served on"),
+        ("runrota", [], "connect to"),
         ("runreaper", [], "The reaper runs"),
     ],
 )
