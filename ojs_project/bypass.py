@@ -26,7 +26,7 @@ from django.middleware.security import SecurityMiddleware
 from django.urls import Resolver404
 from django.utils.log import log_response
 
-from jobs.http.base import failed
+from jobs.http.base import failed, mark
 from jobs.http.fast_path import Answer, FastView, Parked
 from jobs.http.hosts import is_served
 from jobs.http.request import Readable
@@ -133,9 +133,11 @@ class Bypass:
             self._end(used)
 
     def _reply(self, environ: dict[str, Any], answer: Answer) -> Reply:
-        status, headers, content, stream, unsent = answer
+        status, headers, content, stream, unsent, is_logged = answer
         if status >= 400:
-            return self._hand_over(environ, HttpResponse(content, status=status, headers=headers))
+            response = HttpResponse(content, status=status, headers=headers)
+            mark(response, is_logged=is_logged)
+            return self._hand_over(environ, response)
         sent = [*headers.items(), *self._headers]
         if stream is None:
             sent.append(("Content-Length", str(len(content))))

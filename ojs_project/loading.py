@@ -6,7 +6,7 @@ files were replaced before that would run two versions at once.
 
 from __future__ import annotations
 
-from django.template import engines
+from django.template import Engine
 from django.urls import get_resolver
 
 from workers.openapi import document
@@ -20,5 +20,5 @@ def load() -> None:
     get_resolver()._populate()
     # It is made from the endpoints of every binding.
     document.current()
-    for engine in engines.all():
-        engine.engine.template_loaders  # noqa: B018 (imports them)
+    # It imports what the settings name.
+    Engine.get_default().template_loaders  # noqa: B018

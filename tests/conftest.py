@@ -322,10 +322,12 @@ def forgetful_process() -> Iterator[None]:
     from jobs.access import refusals
     from jobs.engine import forget_queues, held_back, retention, schemas
     from jobs.http.authentication import forget_keys
+    from jobs.store import outages
     from ojs_project import middleware
 
     yield
     refusals.forget()
+    outages.forget()
     forget_queues()
     held_back.forget()
     retention.forget_looks()

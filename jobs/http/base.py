@@ -273,7 +273,15 @@ def _keep_type(response: Response) -> None:
 
 
 def sent(response: VerbResponse) -> Response:
-    return Response(response.document, status=response.status, headers=response.headers)
+    found = Response(response.document, status=response.status, headers=response.headers)
+    mark(found, is_logged=response.is_logged)
+    return found
+
+
+def mark(response: HttpResponse, *, is_logged: bool) -> None:
+    """Tell Django whether it may log an error."""
+    if is_logged:
+        response._has_been_logged = True  # type: ignore[attr-defined]
 
 
 def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
@@ -338,6 +346,7 @@ def _from_outside(
     response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)
     dress(response.headers, found.status, request_id, has_version=has_version)
     response["Content-Type"] = dialects.media_type(meta)
+    mark(response, is_logged=found.is_logged)
     return response
 
 

@@ -44,7 +44,7 @@ from ..errors import (
     UpgradeRequired,
     WaitTimeout,
 )
-from ..store import clock
+from ..store import clock, outages
 from ..store.trouble import explain
 from .authentication import CHALLENGE, Caller
 from .request import Meta
@@ -152,8 +152,10 @@ def answer_to(problem: Exception, request_id: str, path: str, refuse: Refuse) ->
         return refuse(unknown_path(path), request_id)
     trouble = explain(problem)
     if isinstance(trouble, DatabaseUnavailable):
-        logger.error("%s %s", trouble, str(problem).strip())
-        return refuse(trouble, request_id)
+        outages.report(logger, trouble, problem)
+        response = refuse(trouble, request_id)
+        response.is_logged = True
+        return response
     if trouble is not None:
         logger.error("Database error", exc_info=problem)
         return refuse(trouble, request_id)

@@ -29,7 +29,7 @@ from ..store.database import connection, drop_if_dead
 from ..store.watchdog import bounded
 from . import errors
 from .authentication import Caller
-from .base import OJSViewSet, dress
+from .base import OJSViewSet, dress, mark
 from .body import read_object
 from .hosts import check_host
 from .loop import LOOP, Stream
@@ -51,6 +51,8 @@ class Answer(NamedTuple):
     """The body, instead of `content`."""
     unsent: Unsent | None = None
     """Takes back what it gives, if the client has disconnected before."""
+    is_logged: bool = False
+    """The log says why it is an error."""
 
 
 class Parked(NamedTuple):
@@ -76,6 +78,7 @@ class WholeResponse(HttpResponse):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.content, status=answer.status, headers=answer.headers)
         self.unsent = answer.unsent
+        mark(self, is_logged=answer.is_logged)
 
 
 class StreamedResponse(HttpResponse):
@@ -255,7 +258,7 @@ class FastView:
         renderer = renderer_for(asking.meta, self._renderers)
         headers["Content-Type"] = renderer.media_type
         content = renderer.render(response.document)
-        return Answer(response.status, headers, content, unsent=response.unsent)
+        return Answer(response.status, headers, content, None, response.unsent, response.is_logged)
 
 
 def fast(

@@ -52,7 +52,7 @@ Unsent = Callable[[], object]
 class VerbResponse:
     """A document with its status, and headers besides those that every response has."""
 
-    __slots__ = ("document", "headers", "status", "stream", "unsent")
+    __slots__ = ("document", "headers", "is_logged", "status", "stream", "unsent")
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class VerbResponse:
         self.headers: dict[str, str] = {}
         self.stream = stream
         self.unsent = unsent
+        self.is_logged = False
+        """The log says why it is an error: Django must not add a line of its own."""
 
     def __setitem__(self, name: str, text: str) -> None:
         self.headers[name] = text

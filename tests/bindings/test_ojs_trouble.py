@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from unittest.mock import Mock
+
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
@@ -9,6 +12,7 @@ from django.urls import resolve
 
 from jobs.http.authentication import make_key
 from jobs.models import Job, RefusedFinish
+from jobs.store import outages
 from tests.database import connection
 from tests.factories import JobFactory
 from tests.ojs_client import refusal
@@ -47,6 +51,38 @@ def test_an_unreachable_database_is_said_to_be_worth_another_try(api, broken, me
     assert error["request_id"] == reply.headers["X-Request-Id"]
     assert int(reply.headers["Retry-After"]) >= 1
     assert SECRET.encode() not in reply.content
+
+
+@pytest.mark.parametrize("broken", [OperationalError], indirect=True)
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_the_log_has_one_line_and_later_a_count(
+    api, settings, monkeypatch, caplog, broken, is_fast
+):
+    settings.OJS = settings.OJS | {"FAST_PATH": is_fast}
+    ends = []
+    monkeypatch.setattr(outages, "EVERY", 60)
+    monkeypatch.setattr(
+        outages.threading, "Timer", lambda every, call, args: ended(ends, call, args)
+    )
+    with broken:
+        for method, path, body in REQUESTS:
+            api.generic(method, f"/ojs/v1/{path}", body, content_type="application/json")
+        (end,) = ends
+        end()
+        api.see("queues")
+
+    count = len(REQUESTS) - 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The database is unreachable. {SECRET}",
+        f"The database is unreachable. {count} more requests were refused within 60 s.",
+        f"The database is unreachable. {SECRET}",
+    ]
+
+
+def ended(ends, call, args):
+    """A timer whose time is up when the test says so."""
+    ends.append(partial(call, *args))
+    return Mock()
 
 
 @pytest.mark.parametrize("broken", [OperationalError, InterfaceError], indirect=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.access import refusals
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.authentication import Caller
-from jobs.store import wakeup
+from jobs.store import outages, wakeup
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
             # A bug or an unavailable database: report it to this client and continue.
             trouble = explain(problem)
             if isinstance(trouble, DatabaseUnavailable):
-                logger.error("%s: %s %s", name[:40], trouble, str(problem).strip())
+                outages.report(logger, trouble, problem)
                 reply = Failed(f"ERR {trouble} Try again.")
             else:
                 logger.exception("%s failed.", name[:40])

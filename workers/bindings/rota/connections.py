@@ -10,6 +10,7 @@ from jobs.errors import DatabaseUnavailable, OJSError
 from jobs.http import open_keys
 from jobs.http.errors import status_of
 from jobs.http.loop import Loop, Socket
+from jobs.store import outages
 from jobs.store.trouble import explain
 from workers.bindings.shared.long_poll import hub_of
 
@@ -65,7 +66,7 @@ class Connections:
             refusal = explain(problem)
             if not isinstance(refusal, DatabaseUnavailable):
                 raise
-            logger.error("%s %s", refusal.message, problem)
+            outages.report(logger, refusal, problem)
         else:
             if not self.loop.ending.is_set():
                 return visitor

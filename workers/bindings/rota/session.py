@@ -19,6 +19,7 @@ from jobs.errors import (
 )
 from jobs.http.authentication import Caller
 from jobs.http.loop import Socket
+from jobs.store import outages
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
@@ -310,7 +311,7 @@ class Session:
         """
         trouble = explain(problem)
         if isinstance(trouble, DatabaseUnavailable):
-            logger.error("Closing the connection of %r: %s %s", self.worker_id, trouble, problem)
+            outages.report(logger, trouble, problem)
             await self._close(TRY_AGAIN_LATER, str(trouble))
         else:
             logger.error("The connection of %r failed.", self.worker_id, exc_info=problem)
