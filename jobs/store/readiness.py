@@ -1,8 +1,9 @@
 """Readiness: whether this process can serve requests now, as checked by a load balancer.
 
 Health reports that the database answers. Readiness reports that the table of jobs can be written
-to: no lock is held on it, its columns are those of this version, the database takes writes, and the
-process is not about to end. The reply comes in time even if the database never answers.
+to: no lock is held on it, its columns are those of this version, the database takes writes and has
+all migrations of this version, and the process is not about to end. The reply comes in time even if
+the database never answers.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from django.db import Error, connections
+from django.db import Error, ProgrammingError, connections
+from django.db.migrations.loader import MigrationLoader
 
 from ..models import Job
 from . import writable
-from .database import atomic, connection
-from .trouble import TOO_SLOW, UNUSABLE, explain
+from .database import APPS, atomic, connection
+from .trouble import NOT_MIGRATED, TOO_SLOW, UNUSABLE, explain
 
 LONGEST = 2.0
 """Seconds until there is a reply at the latest."""
@@ -32,6 +34,8 @@ ENDING = "This process is about to end."
 _lock = threading.Lock()
 _under_way: Future[str] | None = None
 _is_ending = threading.Event()
+_is_migrated = False
+"""Never looked up again: a later version may add migrations, and this one goes on."""
 
 
 def end() -> None:
@@ -67,7 +71,7 @@ def _look() -> Future[str]:
 def _answer(asked: Future[str]) -> None:
     answer = UNUSABLE
     try:
-        answer = _use_the_table()
+        answer = _use_the_table() or _look_for_migrations()
     except Error as problem:
         answer = str(explain(problem))
     finally:
@@ -95,3 +99,16 @@ def _use_the_table() -> str:
             return found
         cursor.execute(COLUMNS.format(**names))
     return ""
+
+
+def _look_for_migrations() -> str:
+    global _is_migrated
+    if not _is_migrated:
+        try:
+            loader = MigrationLoader(connection())
+        except ProgrammingError:
+            # This role may not read the table of migrations.
+            return ""
+        ours = {name for name in loader.graph.nodes if name[0] in APPS}
+        _is_migrated = ours <= loader.applied_migrations.keys()
+    return "" if _is_migrated else NOT_MIGRATED

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from django.db.migrations.recorder import MigrationRecorder
 
 from jobs.store import readiness, trouble
 from tests import processes
@@ -45,6 +46,32 @@ def holding(statement: str) -> Iterator[None]:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_server_that_can_write_jobs_is_ready(ready, path):
     assert asked(ready, path) == (200, "ready", "")
+
+
+@pytest.mark.parametrize("app", ["ojs_jobs", "ojs_workers"])
+def test_a_database_behind_the_code_is_an_obstacle_until_it_has_been_migrated(
+    ready, monkeypatch, app
+):
+    monkeypatch.setattr(readiness, "_is_migrated", False)
+    recorder = MigrationRecorder(connection)
+    last = max(name for label, name in recorder.applied_migrations() if label == app)
+    recorder.record_unapplied(app, last)
+    try:
+        assert asked(ready) == (503, "unavailable", trouble.NOT_MIGRATED)
+    finally:
+        recorder.record_applied(app, last)
+    assert asked(ready) == (200, "ready", "")
+
+
+def test_a_database_ahead_of_the_code_is_none(ready, monkeypatch):
+    """So old servers stay ready while new ones are started."""
+    monkeypatch.setattr(readiness, "_is_migrated", False)
+    recorder = MigrationRecorder(connection)
+    recorder.record_applied("ojs_jobs", "9999_later")
+    try:
+        assert asked(ready) == (200, "ready", "")
+    finally:
+        recorder.record_unapplied("ojs_jobs", "9999_later")
 
 
 @pytest.mark.postgres
