@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.template import Engine
 from django.urls import get_resolver
 
+from jobs.store import readiness
 from workers.openapi import document
 
 # Settings name it for the login.
@@ -16,9 +17,10 @@ from . import addresses  # noqa: F401
 
 
 def load() -> None:
-    """Takes less than a tenth of a second, which the first requests save."""
+    """Takes about a tenth of a second, which the first requests save."""
     get_resolver()._populate()
     # It is made from the endpoints of every binding.
     document.current()
+    readiness.migrations()
     # It imports what the settings name.
     Engine.get_default().template_loaders  # noqa: B018

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from functools import cache
 
 from django.db import Error, ProgrammingError, connections
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
 from ..models import Job
 from . import writable
@@ -101,14 +103,19 @@ def _use_the_table() -> str:
     return ""
 
 
+@cache
+def migrations() -> frozenset[tuple[str, str]]:
+    """Those of this version. A server reads them when it starts: files may be replaced later."""
+    return frozenset(key for key in MigrationLoader(None).graph.nodes if key[0] in APPS)
+
+
 def _look_for_migrations() -> str:
     global _is_migrated
     if not _is_migrated:
         try:
-            loader = MigrationLoader(connection())
+            applied = MigrationRecorder(connection()).applied_migrations()
         except ProgrammingError:
             # This role may not read the table of migrations.
             return ""
-        ours = {name for name in loader.graph.nodes if name[0] in APPS}
-        _is_migrated = ours <= loader.applied_migrations.keys()
+        _is_migrated = migrations() <= applied.keys()
     return "" if _is_migrated else NOT_MIGRATED
