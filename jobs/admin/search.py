@@ -86,7 +86,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
 HIDDEN_BEHIND: dict[str, Callable[[], bool]] = {
     # A key is made of values that may be hidden: whoever guesses them could make it.
     "unique": lambda: True,
-    "trace": lambda: is_sensitive(TRACEPARENT) or is_sensitive(TRACE_ID),
+    "trace": lambda: is_hidden([TRACEPARENT, TRACE_ID]),
 }
 """Terms that may tell hidden values to a user who does not see all."""
 DOCUMENTS = ("args", "meta", "result")

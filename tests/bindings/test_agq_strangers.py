@@ -73,7 +73,7 @@ def test_lines_of_http_are_known(line):
 
 def test_who_does_not_authenticate_in_time_is_asked_to_leave(tmp_path):
     _, key = make_key("w", scopes=["work"])
-    with listening(tmp_path, "runagq", AGQ_AUTH_TIMEOUT=3) as server:
+    with listening(tmp_path, "runagq", AGQ_AUTH_TIMEOUT=8) as server:
         known = connected(server.port)
         known.sendall(b"AUTH %b\r\n" % key.encode())
         assert known.recv(100) == b"+OK\r\n"
