@@ -52,7 +52,8 @@ class StateFilter(admin.SimpleListFilter):
             "held": held(clock.now()),
             "overridden": overridden(clock.now()),
         }
-        return queryset.filter(conditions[self.value()]) if self.value() in conditions else queryset
+        wanted = conditions.get(self.value() or "")
+        return queryset if wanted is None else queryset.filter(wanted)
 
 
 @admin.register(RateLimit)
@@ -164,14 +165,13 @@ class RateLimitAdmin(ReadOnlyModelAdmin):
 
     @admin.action(description=_("End the hold of selected rate limits"), permissions=["operate"])
     def release(self, request: HttpRequest, queryset: Any) -> Any:
-        changes = {"held_until": None}
-        return self._change(request, queryset, RELEASE, held(clock.now()), changes)
+        return self._change(request, queryset, RELEASE, held(clock.now()), {"held_until": None})
 
     @admin.action(
         description=_("End the override of selected rate limits"), permissions=["operate"]
     )
     def restore(self, request: HttpRequest, queryset: Any) -> Any:
-        changes = {"override": {}, "override_until": None}
+        changes: dict[str, Any] = {"override": {}, "override_until": None}
         return self._change(request, queryset, RESTORE, overridden(clock.now()), changes)
 
     def _change(
