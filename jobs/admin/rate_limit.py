@@ -137,7 +137,7 @@ class RateLimitAdmin(ReadOnlyModelAdmin):
         if room.jobs > 0:
             return gettext("now")
         if room.strategy == "held" and room.again_at is not None:
-            text = gettext("held until %(moment)s, as a handler asked")
+            text = gettext("held until %(moment)s")
             return text % {"moment": display.absolute(room.again_at)}
         if room.again_at is not None:
             return display.absolute(room.again_at)
@@ -147,7 +147,7 @@ class RateLimitAdmin(ReadOnlyModelAdmin):
     def since(self, row: RateLimit) -> Any:
         return display.when(row.exceeded_at)
 
-    @admin.display(description=_("held by"))
+    @admin.display(description=_("taken by"))
     def holders(self, row: RateLimit) -> str | SafeString:
         """The jobs that take its places, the longest running first."""
         found = Job.objects.active().filter(rate_key=row.pk, rate_key__gt="")
