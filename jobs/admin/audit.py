@@ -140,9 +140,10 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
         """The first targets, each linked to its page, and how many more there were."""
         keys = action.selection.get("ids", ())
         model = model_of(action.target_kind)
+        site = self.admin_site.name
         name = model._meta.label_lower.replace(".", "_") if model else ""
         shown = [
-            (display.ident(key, display.admin_url(self.admin_site.name, name, "change", key)),)
+            (display.ident(key, name and display.admin_url(site, name, "change", key)),)
             for key in keys[:most]
         ]
         named = format_html_join(" ", "{}", shown)

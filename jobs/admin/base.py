@@ -22,6 +22,7 @@ from ..access.redaction import may_see, redact_quotes
 from ..errors import StorageUnavailable
 from ..spec.timestamps import to_utc
 from ..store import standby
+from . import display
 from .confirm import in_order, read_keys
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
@@ -94,14 +95,27 @@ def without_login(view: Any) -> Any:
     return attempted
 
 
+def with_reader(view: Any, site: Any) -> Any:
+    """Return the view, with links only to pages that the user may open."""
+
+    @wraps(view)
+    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        with display.read_by(site, request):
+            return _rendered(view(request, *args, **kwargs))
+
+    return shown
+
+
 class PagesModelAdmin(admin.ModelAdmin):
-    """A model admin whose pages, Django's and its own, answer any address and any change."""
+    """A model admin whose pages, Django's and its own, answer any address and any change, and lead
+    nobody to a page that refuses them."""
 
     @property
     def urls(self) -> Any:
         patterns = super().urls
         for pattern in patterns:
-            pattern.callback = without_login(without_storage(without_nul(pattern.callback)))
+            view = without_login(without_storage(without_nul(pattern.callback)))
+            pattern.callback = with_reader(view, self.admin_site)
         return patterns
 
 

@@ -78,7 +78,8 @@ def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRes
             text = gettext("The copy was enqueued as %(id)s.") % {"id": made.id}
             model_admin.message_user(request, text, messages.SUCCESS)
             site = model_admin.admin_site.name
-            return HttpResponseRedirect(display.admin_url(site, "ojs_jobs_job", "change", made.id))
+            page = display.admin_url(site, "ojs_jobs_job", "change", made.id)
+            return HttpResponseRedirect(page or request.get_full_path())
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,

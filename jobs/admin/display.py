@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.contrib.admin.utils import quote
 from django.urls import NoReverseMatch, reverse
 from django.utils import formats, timezone
@@ -140,11 +143,42 @@ def block(text: str) -> SafeString:
     return format_html('<pre class="ojs-json" tabindex="0">{}</pre>', text)
 
 
+_reader: ContextVar[tuple[Any, Any] | None] = ContextVar("ojs_reader", default=None)
+
+
+@contextmanager
+def read_by(site: Any, request: Any) -> Iterator[None]:
+    """Within the block, `admin_url()` gives this user only the pages that they may open."""
+    token = _reader.set((site, request))
+    try:
+        yield
+    finally:
+        _reader.reset(token)
+
+
+def _may_open(site: Any, request: Any, model: Any, page: str) -> bool:
+    pages = site._registry.get(model)
+    if pages is None:
+        return False
+    if page == "add":
+        return bool(pages.has_add_permission(request))
+    return bool(pages.has_view_or_change_permission(request))
+
+
 def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
-    """Return the URL of an admin page, or an empty text if the model is not registered.
+    """Return the URL of an admin page.
 
     Keys are quoted: a worker id may contain `_` and `/`.
+
+    Returns:
+        An empty text if the model is not registered, or the reader of the page that is being made
+        may not open it.
     """
+    reader = _reader.get()
+    if reader is not None:
+        app, _underscore, name = model.rpartition("_")
+        if not _may_open(*reader, apps.get_model(app, name), page):
+            return ""
     try:
         return reverse(
             f"admin:{model}_{page}",
@@ -169,9 +203,8 @@ def admin_urls(site_name: str, model: str, page: str) -> Callable[[object], str]
 
 
 def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> str:
-    """`admin_url()` for a reader: also empty if this user may not view the model."""
-    pages = site._registry.get(model)
-    if pages is None or not pages.has_view_or_change_permission(request):
+    """`admin_url()` for a reader who is known, where no page is being made."""
+    if not _may_open(site, request, model, page):
         return ""
     return admin_url(site.name, f"{model._meta.app_label}_{model._meta.model_name}", page, *keys)
 

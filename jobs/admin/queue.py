@@ -172,8 +172,6 @@ class QueueAdmin(OJSModelAdmin):
 
     def _workers_url(self, request: HttpRequest, queue: Queue) -> str:
         """The list of the workers that serve it, if there is one that this user may view."""
-        if not request.user.has_perm("ojs_workers.view_worker"):
-            return ""
         url = display.admin_url(self.admin_site.name, "ojs_workers_worker", "changelist")
         return f"{url}?{urlencode({'queue': queue.pk})}" if url else ""
 
@@ -248,7 +246,7 @@ class QueueAdmin(OJSModelAdmin):
     @admin.display(description=_("all of them"))
     def jobs(self, queue: Queue) -> str | SafeString:
         url = display.admin_url(self.admin_site.name, "ojs_jobs_job", "changelist")
-        address = f"{url}?{urlencode({'queue': queue.pk})}"
+        address = url and f"{url}?{urlencode({'queue': queue.pk})}"
         return display.link(address, gettext("Jobs of this queue"))
 
     @admin.action(description=_("Pause selected queues"), permissions=["pause"])

@@ -123,7 +123,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     def jobs(self, workflow: Workflow) -> str | SafeString:
         url = display.admin_url(self.admin_site.name, "ojs_jobs_job", "changelist")
         query = urlencode({"workflow__id__exact": str(workflow.pk)})
-        return display.link(f"{url}?{query}", gettext("Jobs of this workflow"))
+        return display.link(url and f"{url}?{query}", gettext("Jobs of this workflow"))
 
     @admin.display(description=_("created"))
     def created_moment(self, workflow: Workflow) -> str | SafeString:

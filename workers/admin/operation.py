@@ -138,7 +138,7 @@ def begin(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
     url = display.admin_url(
         model_admin.admin_site.name, "ojs_workers_fleetoperation", "change", operation.pk
     )
-    return HttpResponseRedirect(url)
+    return HttpResponseRedirect(url) if url else back(request)
 
 
 @admin.register(FleetOperation)
