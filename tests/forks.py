@@ -210,6 +210,8 @@ def start(wanted: dict[str, Any], own: Sequence[int]) -> int:
         return pid
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Ignored if the tests were started with `nohup`.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.setsid()
     sink = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
