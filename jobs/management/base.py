@@ -81,7 +81,7 @@ class Command(BaseCommand):
         """Write a secret that is shown only once.
 
         Call it in the transaction that makes the secret: if the output cannot be written, the
-        transaction is rolled back. What was made is told after it, by `tell`.
+        transaction is rolled back.
         """
         try:
             self.stdout.write(secret)
@@ -91,14 +91,6 @@ class Command(BaseCommand):
             raise CommandError(
                 f"Nothing was changed: the output cannot be written: {problem.strerror}"
             ) from problem
-
-    def tell(self, message: str) -> None:
-        """Write a message on stderr, so that a shell can use the output as it is.
-
-        What it says has happened, even if nobody can read it.
-        """
-        with contextlib.suppress(OSError):
-            self.stderr.write(message, style_func=str)
 
 
 def _discard_output() -> None:

@@ -14,7 +14,6 @@ import pytest
 from django.core.management import CommandError, call_command
 
 import jobs
-from jobs.http.authentication import digest
 from jobs.management.base import LEFT
 from jobs.models import ApiKey, OperatorAction
 from tests import processes
@@ -81,36 +80,18 @@ class Unwritable(io.StringIO):
 
 @pytest.mark.parametrize("words", SECRETS, ids=lambda words: words[0])
 def test_a_key_that_nobody_can_get_is_not_made(words):
-    said = io.StringIO()
     with pytest.raises(CommandError, match=r"^Nothing was changed"):
-        call_command(*words, stdout=Unwritable(), stderr=said)
+        call_command(*words, stdout=Unwritable())
 
-    assert said.getvalue() == ""
     assert not ApiKey.objects.exists()
     assert not OperatorAction.objects.exists()
 
 
 def test_a_secret_that_nobody_can_get_does_not_replace_the_one_before():
     call_command("createapikey", "--name", "billing")
-    before, said = ApiKey.objects.get().digest, io.StringIO()
+    before = ApiKey.objects.get().digest
 
     with pytest.raises(CommandError, match=r"^Nothing was changed"):
-        call_command("rotateapikey", "billing", stdout=Unwritable(), stderr=said)
+        call_command("rotateapikey", "billing", stdout=Unwritable())
 
-    assert said.getvalue() == ""
     assert ApiKey.objects.get().digest == before
-
-
-class Closed(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-@pytest.mark.parametrize("words", [*SECRETS, ("rotateapikey", "of-before")], ids=lambda w: w[0])
-def test_a_key_is_made_even_where_nobody_hears_of_it(words):
-    call_command("createapikey", "--name", "of-before")
-    out = io.StringIO()
-
-    call_command(*words, stdout=out, stderr=Closed())
-
-    assert ApiKey.objects.filter(digest=digest(out.getvalue().strip())).exists()

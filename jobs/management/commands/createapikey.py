@@ -78,13 +78,15 @@ class Command(base.Command):
             if not ApiKey.objects.usable().filter(pk=record.pk).exists():
                 raise CommandError(f"--expires {options['expires']} is not in the future.")
             record_action(of_shell(), "manage_keys", [record], selection={"made": name})
+            # On stderr, so that a shell can use the output as it is.
+            *others, last = scopes
+            may = f"{', '.join(others)} and {last}" if others else last
+            message = f"Made the key {record}, which may {may}"
+            if record.expires_at is not None:
+                message += f" until {format_timestamp(record.expires_at)}"
+            message += "."
+            self.stderr.write(message, style_func=str)
             self.hand_over(key)
-        *others, last = scopes
-        may = f"{', '.join(others)} and {last}" if others else last
-        message = f"Made the key {record}, which may {may}"
-        if record.expires_at is not None:
-            message += f" until {format_timestamp(record.expires_at)}"
-        self.tell(f"{message}.")
 
     def _scopes(self, given: list[str] | str) -> list[str]:
         """Return the scopes that are given, each once and in the order of their declaration.

@@ -61,14 +61,15 @@ class Command(base.Command):
                     [record],
                     selection={"rotated": record.name, "earlier_until": until},
                 )
+                # On stderr, so that a shell can use the output as it is.
+                message = f"Made a new secret for the key {record}. The earlier one, {before}…, "
+                message += f"works until {until}." if options["overlap"] else "works no more."
+                self.stderr.write(message, style_func=str)
                 self.hand_over(secret)
         except StillOverlapping as problem:
             raise CommandError(f"{problem} Wait until then, or end it now with --force.") from None
         except NotRotated as problem:
             raise CommandError(str(problem)) from None
-        message = f"Made a new secret for the key {record}. The earlier one, {before}…, "
-        message += f"works until {until}." if options["overlap"] else "works no more."
-        self.tell(message)
 
 
 def _overlap(text: str) -> timedelta:

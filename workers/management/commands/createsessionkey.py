@@ -47,5 +47,5 @@ class Command(base.Command):
                 project=project,
             )
             record_action(of_shell(), "manage_keys", [record], selection={"made": record.name})
+            self.stderr.write(f"Made a session key for {worker_id}.", style_func=str)
             self.hand_over(key)
-        self.tell(f"Made a session key for {worker_id}.")
