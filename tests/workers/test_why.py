@@ -387,6 +387,7 @@ def test_a_queue_in_which_nothing_waits_explains_nothing(admin_client):
     assert "Why is the next job not running?" not in page_of(admin_client).content.decode()
 
 
+@pytest.mark.usefixtures("django_user_model")
 def test_reasons_take_the_permission_to_view_jobs_and_links_that_of_their_pages(worker):
     QueueFactory(name="mail")
     JobFactory(queue="mail", type="secret.type")
