@@ -186,7 +186,7 @@ def fill_the_rest() -> None:
     from jobs import engine
     from jobs.access.audit import of_shell, record_action
     from jobs.http.authentication import make_key
-    from jobs.models import JobSchema, RefusedFinish
+    from jobs.models import JobSchema, RateLimit, RefusedFinish
     from jobs.record import rollup
     from jobs.spec.identifiers import uuid7
     from tests.browser.records import configure, etl
@@ -213,6 +213,7 @@ def fill_the_rest() -> None:
         template = {"type": f"type-{n % 40}", "args": [], "options": {"queue": "queue-1"}}
         engine.upsert_cron(engine.NewCronJob(f"cron-{n}", "*/15 * * * *", template))
         make_key(f"key-{n}", scopes=["produce"], project=f"project-{n % 5}")
+        RateLimit.objects.create(key=f"limit-{n}", policy={"concurrency": 4})
         record_action(of_shell(), "pause_queue", kind="queue", count=1, selection={"ids": ["q"]})
         RefusedFinish.objects.create(
             job_id=uuid7(), operation="ack", worker_id=f"worker-{n}", state="active"
