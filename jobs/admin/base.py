@@ -107,8 +107,8 @@ def with_reader(view: Any, site: Any) -> Any:
 
 
 class PagesModelAdmin(admin.ModelAdmin):
-    """A model admin whose pages, Django's and its own, answer any address and any change, and lead
-    nobody to a page that refuses them."""
+    """A model admin whose pages, Django's and its own, answer any address and any change, and link
+    only to pages that their reader may open."""
 
     @property
     def urls(self) -> Any:

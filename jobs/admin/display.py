@@ -179,6 +179,10 @@ def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
         app, _underscore, name = model.rpartition("_")
         if not _may_open(*reader, apps.get_model(app, name), page):
             return ""
+    return _address(site_name, model, page, *keys)
+
+
+def _address(site_name: str, model: str, page: str, *keys: object) -> str:
     try:
         return reverse(
             f"admin:{model}_{page}",
@@ -206,7 +210,7 @@ def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> s
     """`admin_url()` for a reader who is known, where no page is being made."""
     if not _may_open(site, request, model, page):
         return ""
-    return admin_url(site.name, f"{model._meta.app_label}_{model._meta.model_name}", page, *keys)
+    return _address(site.name, f"{model._meta.app_label}_{model._meta.model_name}", page, *keys)
 
 
 def link(url: str, text: str) -> str | SafeString:

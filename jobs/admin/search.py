@@ -84,7 +84,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "ended-before": lambda text: Q(finished_at__lt=_moment(text)),
 }
 HIDDEN_BEHIND: dict[str, Callable[[], bool]] = {
-    # A key is made of values that may be hidden: whoever guesses them could make it.
+    # A key is a hash of values that may be hidden: with this term, guesses could be tried.
     "unique": lambda: True,
     "trace": lambda: is_hidden([TRACEPARENT, TRACE_ID]),
 }

@@ -199,7 +199,7 @@ def _drop(queue: str, projects: Collection[str], count: int, *, patient: bool) -
     """Discard the oldest available jobs to make room, and return them (OJS backpressure §5.3).
 
     Args:
-        projects: those of the new jobs. Jobs of other projects make room for nobody.
+        projects: those of the new jobs. Jobs of other projects stay.
         patient: wait for locked jobs instead of skipping them.
     """
     now = clock.now()

@@ -94,7 +94,7 @@ def start(
     with atomic():
         if form is not None:
             # The same form may be sent twice at once.
-            store().lock_keys({(form.int >> 64 ^ form.int) % 2**64 - 2**63})
+            store().lock_keys({form.int % 2**64 - 2**63})
             made = _started_by(actor, form)
             if made is not None:
                 raise Conflict("This operation was started already.", operation=made)

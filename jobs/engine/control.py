@@ -49,6 +49,11 @@ def _locked(job_id: UUID) -> Job:
     return job
 
 
+def _known(**members: str) -> dict[str, str]:
+    """Members of an event's data, without those that nobody said."""
+    return {name: value for name, value in members.items() if value}
+
+
 def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
     """Cancel an unfinished job, even an active one; its worker is notified (OJS core §7.6).
 
@@ -67,9 +72,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        who = {"cancelled_by": cancelled_by, "reason": reason}
-        data: dict[str, Any] = {name: value for name, value in who.items() if value}
-        data[PREVIOUS] = str(previous)
+        data = _known(cancelled_by=cancelled_by, reason=reason) | {PREVIOUS: str(previous)}
         record([job_event("job.cancelled", job, time=clock.now(), worker_id=holder, data=data)])
         if job.followed:
             ended.append(job_id)
@@ -103,7 +106,7 @@ def activate(job_id: UUID, *, activated_by: str = "") -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        who = {"activated_by": activated_by} if activated_by else {}
+        who = _known(activated_by=activated_by)
         record([first_enqueued(job, time=clock.now(), **who)])
         wakeup.notify([job.queue])
     return Change(job, previous)
@@ -127,9 +130,9 @@ def prioritize(job_id: UUID, priority: int, *, changed_by: str = "") -> Change:
         change = Change(job, State(job.state), previous_priority=job.priority)
         if job.priority != priority:
             Job.objects.filter(pk=job_id).update(priority=priority)
-            data = {"previous_priority": job.priority, "new_priority": priority}
-            who = {"changed_by": changed_by} if changed_by else {}
-            record([job_event("priority.changed", job, time=clock.now(), data=data | who)])
+            data: dict[str, Any] = {"previous_priority": job.priority, "new_priority": priority}
+            data |= _known(changed_by=changed_by)
+            record([job_event("priority.changed", job, time=clock.now(), data=data)])
         job.refresh_from_db()
     return change
 

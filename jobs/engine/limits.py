@@ -88,12 +88,14 @@ def running_jobs(keys: Iterable[str]) -> Counter[str]:
 
 
 def waiting_jobs(keys: Iterable[str]) -> Counter[str]:
+    return Counter(dict(_waiting(keys).values_list("rate_key").annotate(jobs=Count("pk"))))
+
+
+def _waiting(keys: Iterable[str]) -> Any:
     # Filters by queue, to use the same index as a fetch.
     queues = Queue.objects.filter(has_limits=True).values("pk")
-    waiting = Job.objects.filter(
-        rate_key__in=list(keys), rate_key__gt="", state=State.AVAILABLE, queue__in=queues
-    )
-    return Counter(dict(waiting.order_by().values_list("rate_key").annotate(jobs=Count("pk"))))
+    jobs = Job.objects.filter(state=State.AVAILABLE, queue__in=queues)
+    return jobs.filter(rate_key__in=list(keys), rate_key__gt="").order_by()
 
 
 def change(keys: Collection[str], **columns: Any) -> int:
@@ -101,11 +103,8 @@ def change(keys: Collection[str], **columns: Any) -> int:
     rows = RateLimit.objects.filter(pk__in=keys)
     found = rows.update(**columns, closed_until=None, updated_at=clock.now())
     if found:
-        waiting = Job.objects.filter(
-            rate_key__in=list(keys), rate_key__gt="", state=State.AVAILABLE
-        )
         named = {key.removeprefix(QUEUE_KEY) for key in keys if key.startswith(QUEUE_KEY)}
-        wakeup.notify(named | set(waiting.order_by().values_list("queue", flat=True).distinct()))
+        wakeup.notify(named | set(_waiting(keys).values_list("queue", flat=True).distinct()))
     return found
 
 

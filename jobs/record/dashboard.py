@@ -15,7 +15,8 @@ from ..models import Job, JobError, QueueSample
 from ..models.job import DUE_STATES
 from ..models.querysets import JobQuerySet
 from ..spec.lifecycle import State
-from ..store.database import connection, is_postgresql
+from ..store.database import connection
+from ..store.expressions import json_pairs
 
 MOST_COUNTED = 500
 """Available jobs of one queue that are counted while the page is being loaded."""
@@ -160,7 +161,7 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
 # The jobs that a fetch would look at first: those that no worker takes come to the front.
 PROJECTS = """
     SELECT queue.name, (
-           SELECT {list}({pair}(project, since))
+           SELECT {pairs}
              FROM (SELECT project, min(enqueued_at) AS since
                      FROM (SELECT project, enqueued_at
                              FROM ojs_jobs_job AS job
@@ -178,15 +179,13 @@ def waiting_by_project(queues: Collection[str]) -> dict[str, dict[str, datetime]
     `queues`, among the first `MOST_COUNTED`; the empty text stands for no project."""
     if not queues:
         return {}
-    lists = ("json_group_array", "json_array")
-    if is_postgresql():
-        lists = ("json_agg", "json_build_array")
     names = ", ".join(["%s"] * len(queues))
-    statement = PROJECTS.format(list=lists[0], pair=lists[1], most=MOST_COUNTED, names=names)
+    pairs = json_pairs("project", "since")
+    statement = PROJECTS.format(pairs=pairs, most=MOST_COUNTED, names=names)
     found: dict[str, dict[str, datetime]] = {}
-    for name, pairs in _rows(statement, list(queues)):
-        pairs = json.loads(pairs) if isinstance(pairs, str) else pairs
-        since = {project: moment_of(text) for project, text in pairs or ()}
+    for name, listed in _rows(statement, list(queues)):
+        waiting = json.loads(listed) if isinstance(listed, str) else listed
+        since = {project: moment_of(text) for project, text in waiting or ()}
         found[name] = {project: moment for project, moment in since.items() if moment}
     return found
 

@@ -27,10 +27,19 @@ from django.db.models import (
 from django.db.models.functions import Cast
 from django.db.models.lookups import In
 
+from .database import is_postgresql
+
 
 def as_text(column: str) -> Cast:
     """A column as text, for `values_list()`: thousands of equal values need to be parsed once."""
     return Cast(column, TextField())
+
+
+def json_pairs(first: str, second: str) -> str:
+    """Return the SQL of an aggregate: a JSON array with an array of both columns for each row."""
+    if is_postgresql():
+        return f"json_agg(json_build_array({first}, {second}))"
+    return f"json_group_array(json_array({first}, {second}))"
 
 
 class Parsed(dict[str | None, Any]):

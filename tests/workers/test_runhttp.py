@@ -214,8 +214,10 @@ async def connected(site):
     )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        yield reader, writer
-        writer.close()
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
 
 def bug(*args):
@@ -310,20 +312,11 @@ def read_by_parts(first: bytes, *parts: bytes) -> tuple[Reader, bytes]:
     """Send the first part, and once it is being read, the others; return the answer."""
 
     async def ask(site):
-        config = uvicorn.Config(site, access_log=False, log_config=None, proxy_headers=False)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: HttpProtocol(config, ServerState(), {}), "127.0.0.1", 0
-        )
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with connected(site) as (reader, writer):
             writer.write(first)
-            try:
-                await site.has_begun.wait()
-                writer.write(b"".join(parts))
-                return site, await asyncio.wait_for(reader.read(), PATIENCE)
-            finally:
-                writer.close()
+            await site.has_begun.wait()
+            writer.write(b"".join(parts))
+            return site, await asyncio.wait_for(reader.read(), PATIENCE)
 
     return asyncio.run(ask(Reader()))
 
